@@ -1,0 +1,61 @@
+// Measure a link: what a probe may be asked, and what it gives back. No CUDA header. A build
+// without CUDA has the types but not probe() itself.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xstage/error.hpp"
+#include "xstage/link_profile.hpp"
+#include "xstage/samples.hpp"
+#include "xstage/send.hpp"
+
+namespace xstage {
+
+// An empty list asks for the default sweep of that axis; a non-empty one replaces it.
+struct ProbeOptions {
+  std::vector<std::string> devices;  // sources: index, UUID or unique start of one; empty: all
+  std::string peer;                  // index, UUID, "host" (pinned host memory) or "local" (own
+                                     // memory, the control); "": accessible GPUs, else host
+  std::vector<StoreKind> kinds;
+  std::vector<int> producers;      // K
+  std::vector<double> bytes;       // B per producer
+  std::vector<double> gaps_ns;     // G aimed at in periodic bursts
+  std::vector<std::string> parts;  // of probe_parts(); empty: all
+  int num_rounds = 0;              // per point; 0: until the noise criterion holds
+  int num_bursts = 0;              // per periodic point; 0: the default
+  bool quick = false;              // canary, R, T0 and q only
+  double timeout_s = 300;          // deadline of every wait
+  std::uint64_t seed = 1;          // order of points, payload
+  // Called between points: name of the part, share done (0..1). May be empty.
+  std::function<void(std::string_view part, double done)> progress;
+};
+
+// One directed pair. A pair that failed keeps its endpoints and says why; it holds no numbers.
+struct ProbedPair {
+  std::string link;  // "NVLink 4, 18 links", "PCIe 5 x16"
+  Endpoint source;
+  Endpoint destination;
+  Provenance provenance;  // the caller adds command line and tool version
+  std::vector<Sample> samples;
+  std::vector<Measurement> measurements;
+  std::vector<std::string> warnings;  // "bulk, K=132, 4 KiB: noise 3.1 % after 200 rounds", ...
+  std::string failure;                // "canary: 3 of 4096 words differ", "" if the pair is sound
+  ErrorCategory failure_category = ErrorCategory::check_failed;
+};
+
+struct ProbeResult {
+  std::vector<ProbedPair> pairs;
+};
+
+// Names of the parts, in the order in which they run; described in docs/measuring.md.
+[[nodiscard]] std::vector<std::string_view> probe_parts();
+
+// Runs on the GPUs of this process. Throws Error(usage) naming the legal values,
+// Error(not_possible) with the reason (no driver, no such peer), Error(runtime) or Error(timeout).
+[[nodiscard]] ProbeResult probe(const ProbeOptions& options);
+
+}  // namespace xstage
