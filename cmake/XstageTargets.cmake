@@ -1,4 +1,4 @@
-# Flags and helpers that every target of xstage shares.
+# What every target of xstage shares: flags, public headers, linking.
 set(XSTAGE_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
 
 function(xstage_configure_target target)
@@ -12,7 +12,10 @@ function(xstage_configure_target target)
   endif()
 endfunction()
 
-# xstage_add_library(name ALIAS alias SOURCES ...): a static library with the public headers.
+# xstage_add_library(name ALIAS alias SOURCES ...): a static library with the public headers,
+# reachable as xstage::alias here and, once installed, elsewhere. Sources may be C++ or CUDA; for
+# the latter call xstage_configure_cuda(name gencode) as well. Link header-only dependencies as
+# $<BUILD_INTERFACE:...>, so that users of an installed xstage need not have them.
 function(xstage_add_library target)
   cmake_parse_arguments(arg "" "ALIAS" "SOURCES" ${ARGN})
   add_library(${target} STATIC ${arg_SOURCES})
@@ -23,4 +26,22 @@ function(xstage_add_library target)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   xstage_configure_target(${target})
+  set_property(GLOBAL APPEND PROPERTY XSTAGE_LIBRARIES ${target})
+endfunction()
+
+# xstage_add_tool(name SOURCES ... LIBRARIES ...): a program at the top of the build folder that
+# runs on any machine with the same or a newer libc: everything else is linked statically.
+function(xstage_add_tool target)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${target} ${arg_SOURCES})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  xstage_configure_target(${target})
+  if(NOT XSTAGE_SANITIZE)
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+  if(XSTAGE_INSTALL)
+    install(TARGETS ${target} RUNTIME COMPONENT tool)
+  endif()
 endfunction()
