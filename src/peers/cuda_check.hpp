@@ -13,7 +13,8 @@ namespace xstage::peers {
 inline void check_cuda(cudaError_t status, const std::string& what) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();
-  std::string text = what + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
+  std::string text =
+      what + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
   if (status == cudaErrorSystemNotReady) {
     text += "; the fabric manager is not ready: wait for it or restart nvidia-fabricmanager";
   }

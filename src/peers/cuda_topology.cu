@@ -140,7 +140,9 @@ std::string uuid_text(const cudaUUID_t& uuid, bool mig) {
 }
 
 // Bytes per ns that one NVLink carries one way, by generation.
-double nvlink_rate(int compute_major) { return compute_major >= 10 ? 50.0 : 25.0; }
+double nvlink_rate(int compute_major) {
+  return compute_major >= 10 ? 50.0 : 25.0;
+}
 
 bool driver_flag(CUdevice_attribute attribute, int ordinal) {
   int value = 0;
@@ -276,8 +278,8 @@ class CudaTopology final : public TopologyApi {
   }
 
   static CanaryOutcome compare(CanaryResources& by, const CanaryResources& holder,
-                               std::uint32_t num_words, std::uint32_t seed,
-                               Clock::time_point until, bool on_cpu) {
+                               std::uint32_t num_words, std::uint32_t seed, Clock::time_point until,
+                               bool on_cpu) {
     std::uint32_t num_wrong = 0;
     std::uint32_t first = num_words;
     if (on_cpu) {
@@ -308,6 +310,8 @@ class CudaTopology final : public TopologyApi {
 
 }  // namespace
 
-std::unique_ptr<TopologyApi> cuda_topology() { return std::make_unique<CudaTopology>(); }
+std::unique_ptr<TopologyApi> cuda_topology() {
+  return std::make_unique<CudaTopology>();
+}
 
 }  // namespace xstage::peers

@@ -96,7 +96,9 @@ void run_canary(TopologyApi& api, Topology& topology, const CanaryOptions& optio
 
 namespace xstage {
 
-Topology discover() { return peers::discover(*peers::cuda_topology()); }
+Topology discover() {
+  return peers::discover(*peers::cuda_topology());
+}
 
 void run_canary(Topology& topology, const CanaryOptions& options) {
   peers::run_canary(*peers::cuda_topology(), topology, options);

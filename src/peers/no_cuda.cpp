@@ -5,7 +5,8 @@
 namespace xstage::peers {
 namespace {
 
-constexpr const char* kReason = "this build of xstage has no CUDA support; build with nvcc on the path";
+constexpr const char* kReason =
+    "this build of xstage has no CUDA support; build with nvcc on the path";
 
 class NoTopology final : public TopologyApi {
  public:
@@ -26,6 +27,8 @@ class NoTopology final : public TopologyApi {
 
 }  // namespace
 
-std::unique_ptr<TopologyApi> cuda_topology() { return std::make_unique<NoTopology>(); }
+std::unique_ptr<TopologyApi> cuda_topology() {
+  return std::make_unique<NoTopology>();
+}
 
 }  // namespace xstage::peers

@@ -46,12 +46,11 @@ bool went_wrong(CanaryState state) {
 // What is wrong with one edge, or an empty string.
 std::string finding(const Topology& topology, const PeerEdge& edge) {
   if (!edge.access) {
-    return pair_label(topology, edge) + ": no access: " +
-           (edge.reason.empty() ? std::string("no reason given") : edge.reason);
+    return pair_label(topology, edge) +
+           ": no access: " + (edge.reason.empty() ? std::string("no reason given") : edge.reason);
   }
   if (!went_wrong(edge.canary)) return {};
-  std::string text =
-      pair_label(topology, edge) + ": canary " + std::string(to_string(edge.canary));
+  std::string text = pair_label(topology, edge) + ": canary " + std::string(to_string(edge.canary));
   if (!edge.canary_detail.empty()) text += ": " + edge.canary_detail;
   return text;
 }
@@ -88,7 +87,8 @@ void add_gpu_findings(const Topology& topology, Verdict& verdict) {
     }
     if (gpu.virtual_memory && !gpu.posix_descriptors) {
       verdict.findings.push_back(
-          label + ": memory cannot be exported as a file descriptor, so ranks must share a process");
+          label +
+          ": memory cannot be exported as a file descriptor, so ranks must share a process");
     }
     if (gpu.compute_major < 8) {
       verdict.findings.push_back(label + ": compute capability " +
@@ -129,8 +129,8 @@ void conclude(const EdgeCounts& counts, std::size_t num_gpus, Verdict& verdict) 
                       " directed pairs have no access; ranks must lie in one peer group";
     verdict.next = "xstage probe --quick --devices with one peer group";
   } else {
-    verdict.summary = std::to_string(num_gpus) + " GPUs, all " +
-                      std::to_string(counts.gpu_pairs) + " directed pairs usable";
+    verdict.summary = std::to_string(num_gpus) + " GPUs, all " + std::to_string(counts.gpu_pairs) +
+                      " directed pairs usable";
     verdict.next = "xstage probe --quick";
   }
 }
@@ -144,7 +144,9 @@ const PeerEdge* Topology::edge(int from, int to) const noexcept {
   return found == edges.end() ? nullptr : &*found;
 }
 
-bool usable(const PeerEdge& edge) noexcept { return edge.access && !went_wrong(edge.canary); }
+bool usable(const PeerEdge& edge) noexcept {
+  return edge.access && !went_wrong(edge.canary);
+}
 
 std::vector<std::vector<int>> peer_groups(const Topology& topology) {
   std::vector<std::vector<int>> groups;
@@ -227,22 +229,32 @@ void require_one_group(const Topology& topology, const std::vector<int>& gpus) {
 
 std::string_view to_string(LinkKind kind) noexcept {
   switch (kind) {
-    case LinkKind::unknown: return "unknown";
-    case LinkKind::local: return "local";
-    case LinkKind::nvlink: return "nvlink";
-    case LinkKind::pcie: return "pcie";
-    case LinkKind::host: return "host";
+    case LinkKind::unknown:
+      return "unknown";
+    case LinkKind::local:
+      return "local";
+    case LinkKind::nvlink:
+      return "nvlink";
+    case LinkKind::pcie:
+      return "pcie";
+    case LinkKind::host:
+      return "host";
   }
   return "unknown";
 }
 
 std::string_view to_string(CanaryState state) noexcept {
   switch (state) {
-    case CanaryState::not_run: return "not run";
-    case CanaryState::passed: return "passed";
-    case CanaryState::corrupt: return "corrupt";
-    case CanaryState::failed: return "failed";
-    case CanaryState::timed_out: return "timed out";
+    case CanaryState::not_run:
+      return "not run";
+    case CanaryState::passed:
+      return "passed";
+    case CanaryState::corrupt:
+      return "corrupt";
+    case CanaryState::failed:
+      return "failed";
+    case CanaryState::timed_out:
+      return "timed out";
   }
   return "not run";
 }
