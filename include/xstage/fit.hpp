@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "xstage/grid.hpp"
 #include "xstage/model.hpp"
 #include "xstage/samples.hpp"
 
@@ -37,17 +38,38 @@ struct HeldOut {
   ErrorSummary coupled;
   ErrorSummary unbounded;
   ErrorSummary alpha_beta;
-  ErrorSummary period;         // |period predicted - measured| / measured, Burst-Gap
-  double near_onset_share = 0;  // part of the points within +-25 % of G*
+  ErrorSummary period;            // |period predicted - measured| / measured, Burst-Gap
+  ErrorSummary isolated_slowest;  // Burst-Gap, slowest producer of isolated bursts
+  double near_onset_share = 0;    // part of the points within +-25 % of G*
+};
+
+// One estimate of q with its 95 % interval, both in bytes.
+struct CapacityEstimate {
+  double bytes = 0;
+  Interval interval;
+};
+
+// q seen by bursts of one producer count alone. If capacity sits in the SM, the rows of different K
+// agree; one buffer shared at the link would make q fall as 1/K.
+struct CapacityAtK {
+  int num_producers = 0;
+  int num_points = 0;                       // isolated points of this K
+  std::optional<CapacityEstimate> by_mean;  // with the spread of the whole fit
+  std::optional<CapacityEstimate> by_slowest;
+  // The same without a spread: the median of (V - R*T)/K over the bursts that waited.
+  std::optional<CapacityEstimate> by_mean_equal_shares;
+  std::optional<CapacityEstimate> by_slowest_equal_shares;
 };
 
 struct KindFit {
   LinkParams params;
-  std::optional<Interval> drain_rate_interval;         // 95 %
+  std::optional<Interval> drain_rate_interval;  // 95 %
   std::optional<Interval> injection_rate_interval;
   std::optional<Interval> capacity_mean_interval;
   std::optional<Interval> capacity_slowest_interval;
-  ErrorSummary residuals;  // on the samples that were fitted
+  std::optional<Interval> share_spread_interval;
+  std::vector<CapacityAtK> capacity_at_k;  // ascending K; only counts that can fill the link
+  ErrorSummary residuals;                  // on the samples that were fitted
   std::optional<HeldOut> held_out;
   std::vector<Unidentified> unidentified;
   int num_samples = 0;
@@ -58,19 +80,29 @@ struct Fit {
 };
 
 struct FitOptions {
-  bool hold_out = true;           // false: every sample is fitted
-  unsigned long long seed = 1;    // of the bootstrap that gives the intervals
+  bool hold_out = true;         // false: every sample is fitted
+  unsigned long long seed = 1;  // of the bootstrap that gives the intervals
   int num_bootstrap = 200;
 };
 
-// True if the sample belongs to the fixed held-out grid of docs/model.md: it never enters a fit
-// unless FitOptions::hold_out is false.
-[[nodiscard]] bool is_held_out(const Sample& sample) noexcept;
+// The highest rate (B/ns) that the bursts of one kind show without any model: V / period at the
+// smallest gap, median over burst sizes, of the largest producer count. 0 without periodic samples.
+[[nodiscard]] double rough_drain_rate(std::span<const Sample> samples, StoreKind kind);
 
-// Throws Error(usage) on an empty or impossible set; what the data cannot say is in `unidentified`.
+// True if the sample belongs to the fixed held-out grid (grid.hpp, docs/model.md): it never enters
+// a fit unless FitOptions::hold_out is false. `drain_rate` is the kind's rough_drain_rate.
+[[nodiscard]] bool is_held_out(const Sample& sample, double drain_rate) noexcept;
+
+// Samples of one point (same experiment, kind, K, B, directions and gap) are one vote, whether they
+// are one aggregate row or a thousand raw ones; a point's value is the median of its rows. The
+// result does not depend on the order of the samples.
+// Throws Error(usage) on an empty or impossible set, naming the sample by its index; what the data
+// cannot say is in `unidentified`.
 [[nodiscard]] Fit fit(std::span<const Sample> samples, const FitOptions& options = {});
 
-// Errors of `params` on those samples that can be judged.
+// Errors of `params` on those samples that can be judged, one vote a point: of the params' kind,
+// and for isolated bursts only with a known capacity. Two-direction samples are judged with
+// both_directions_factor.
 [[nodiscard]] HeldOut evaluate(const LinkParams& params, std::span<const Sample> samples);
 
 }  // namespace xstage

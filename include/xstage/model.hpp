@@ -16,7 +16,8 @@
 
 namespace xstage {
 
-// T0 as a function of B: linear between measured points, slope 1/r beyond the last.
+// T0 as a function of B: linear between measured points, constant below the first, slope 1/r beyond
+// the last.
 struct IssuePoint {
   double bytes = 0;
   double issue_ns = 0;
@@ -27,11 +28,12 @@ struct LinkParams {
   std::vector<IssuePoint> issue_curve;  // ascending bytes; at least one point
   double injection_rate = 0;            // r, B/ns; what one SM can inject
   double drain_rate = 0;                // R, B/ns
-  // q: one SM's share of the stage. Absent when the data cannot say: no number is made up.
+  // q: one SM's share of the stage. Absent when the data cannot say: no number is made up. Both
+  // belong to the spread below; if the model is right they agree. Infinity: an unbounded stage.
   std::optional<double> capacity_mean_bytes;     // by the mean producer's issue time
   std::optional<double> capacity_slowest_bytes;  // by the slowest producer's
-  // Relative half-width of the producers' shares of the drain: the slowest gets (1 - spread) of
-  // its fair share while all are backlogged. 0: all alike.
+  // s: half-width of the producers' shares of the drain. While all are backlogged they get between
+  // (1 - s) and (1 + s) of R/K, evenly spread. 0: all alike, the paper's law.
   double share_spread = 0;
   std::optional<double> visible_latency_ns;  // last byte drained -> visible to the peer (fenced)
   // Rate (B/ns) that loads of the same SM lose per B/ns of paced stores.
@@ -41,7 +43,7 @@ struct LinkParams {
 
 struct Burst {
   int num_producers = 1;
-  double bytes = 0;   // per producer
+  double bytes = 0;  // per producer
   double gap_ns = 0;
 };
 
@@ -55,36 +57,46 @@ struct Counterfactual {
 
 struct Prediction {
   double t0_ns = 0;
-  double issue_ns = 0;   // steady state, mean producer
-  double wait_ns = 0;    // issue_ns - t0_ns
+  double issue_ns = 0;  // steady state, mean producer
+  double wait_ns = 0;   // issue_ns - t0_ns
   double period_ns = 0;
-  double onset_gap_ns = 0;       // G*: the smallest gap without waiting
-  double demand = 0;             // V / (T0 + G), B/ns; above R the pace cannot be sustained
+  double onset_gap_ns = 0;  // G*: the smallest gap without waiting
+  double demand = 0;        // V / (T0 + G), B/ns; above R the pace cannot be sustained
   Regime regime = Regime::free;
-  double max_free_bytes = 0;     // largest B per producer at this gap that does not wait
+  double max_free_bytes = 0;  // largest B per producer at this gap that does not wait; infinite
+                              // if the producers together cannot fill the link
   // A burst of all producers at one instant into an idle link. Absent without a capacity.
   std::optional<double> isolated_issue_ns;
   std::optional<double> isolated_issue_slowest_ns;
   std::optional<double> isolated_visible_ns;
-  // Index of the first burst that waits when bursts of this pace start on an idle link;
-  // absent if none ever waits or the capacity is unknown.
+  // Index of the first burst in which somebody waits when bursts of this pace start on an idle
+  // link in lockstep; absent if none ever waits or the capacity is unknown.
   std::optional<long> first_stalled_burst_idx;
   Counterfactual coupled;     // every burst waits until its bytes are visible
   Counterfactual unbounded;   // issue never waits
   Counterfactual alpha_beta;  // latency + V/R per burst, nothing overlaps
 };
 
+// All of these throw Error(usage), naming the value and the legal range, on parameters or bursts
+// that are NaN, negative, zero where that means nothing, or absurdly large.
 [[nodiscard]] double issue_time_empty(const LinkParams& link, double bytes);
+
+// R as K producers see it: min(R, K*r). Few producers are held by their own ceiling, not the link.
+[[nodiscard]] double effective_drain_rate(const LinkParams& link, int num_producers);
+
 [[nodiscard]] Prediction predict(const LinkParams& link, const Burst& burst);
 
-// Issue times of the first `num_bursts` bursts from an idle link: the backlog recurrence with
-// finite Q. With no capacity in `link` the stage is taken as unbounded only if `link` says so by
-// an infinite capacity; otherwise Error(usage).
+// Issue times of the first `num_bursts` bursts from an idle link, all producers in lockstep, by the
+// backlog recurrence with finite Q and equal shares:
+//   T_n = max(T0, (b_n + V - Q)/R),   b_{n+1} = max(0, b_n + V - R*(T_n + G)),   b_0 = 0.
+// It ends on max(T0, V/R - min(G, Q/R)): the closed form if the stage lasts through the gap
+// (Q >= R*G), else the isolated burst. Uses the capacity by the mean, else by the slowest; without
+// any, Error(usage): an unbounded stage must be asked for by an infinite capacity.
 [[nodiscard]] std::vector<double> predict_transient(const LinkParams& link, const Burst& burst,
                                                     int num_bursts);
 
-// Issue time of every producer of an isolated aligned burst, ascending: fluid sharing of R with
-// the spread of `link`.
+// Issue time of every producer of an isolated aligned burst, ascending: fluid sharing of R with the
+// spread of `link`, what finished producers leave goes to the others. Capacity as above.
 [[nodiscard]] std::vector<double> predict_isolated_producers(const LinkParams& link,
                                                              int num_producers, double bytes);
 

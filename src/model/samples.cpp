@@ -45,12 +45,16 @@ std::string_view name_of(const Table& table, Value value) noexcept {
 
 }  // namespace
 
-std::string_view to_string(StoreKind kind) noexcept { return name_of(kStoreKinds, kind); }
+std::string_view to_string(StoreKind kind) noexcept {
+  return name_of(kStoreKinds, kind);
+}
 std::string_view to_string(Experiment experiment) noexcept {
   return name_of(kExperiments, experiment);
 }
 
-StoreKind parse_store_kind(std::string_view word) { return parse(kStoreKinds, word, "store kind"); }
+StoreKind parse_store_kind(std::string_view word) {
+  return parse(kStoreKinds, word, "store kind");
+}
 Experiment parse_experiment(std::string_view word) {
   return parse(kExperiments, word, "experiment");
 }
