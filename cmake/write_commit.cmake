@@ -1,7 +1,7 @@
 # cmake -D SOURCE_DIR=... -D OUTPUT=... -P write_commit.cmake: writes the commit of SOURCE_DIR as a
 # C++ string literal: 12 digits, "+" for local changes, "unknown" outside of a checkout of its own.
-set(commit unknown)
 cmake_minimum_required(VERSION 3.22)
+set(commit unknown)
 find_program(git git)
 if(git AND EXISTS ${SOURCE_DIR}/.git)
   execute_process(COMMAND ${git} -C ${SOURCE_DIR} rev-parse --short=12 HEAD

@@ -8,12 +8,12 @@
 namespace xstage {
 
 enum class ErrorCategory : int {
-  check_failed = 1,   // a checked condition does not hold: wrong data, a regression
-  usage = 2,          // the request itself is impossible; the message names the legal values
-  not_possible = 3,   // this machine cannot do it; the message says why
-  runtime = 4,        // the GPU, its driver or the operating system failed
-  timeout = 5,        // a deadline passed or a peer was lost
-  bad_file = 6,       // a file is unreadable, damaged or of another version
+  check_failed = 1,  // a checked condition does not hold: wrong data, a regression
+  usage = 2,         // the request itself is impossible; the message names the legal values
+  not_possible = 3,  // this machine cannot do it; the message says why
+  runtime = 4,       // the GPU, its driver or the operating system failed
+  timeout = 5,       // a deadline passed or a peer was lost
+  bad_file = 6,      // a file is unreadable, damaged or of another version
 };
 
 class Error : public std::runtime_error {

@@ -4,9 +4,8 @@
 // to nothing and the host refuses to launch what would call them.
 #pragma once
 
-#include <cuda/ptx>
-
 #include <cstdint>
+#include <cuda/ptx>
 
 namespace xstage::device {
 
@@ -19,12 +18,18 @@ namespace xstage::device {
 // --- clocks and place ----------------------------------------------------------------------------
 
 // Nanoseconds of a timer shared by all SMs of a GPU. It advances in steps; the probe records them.
-__device__ inline std::uint64_t global_time_ns() { return cuda::ptx::get_sreg_globaltimer(); }
+__device__ inline std::uint64_t global_time_ns() {
+  return cuda::ptx::get_sreg_globaltimer();
+}
 
 // Cycles of this SM; not comparable between SMs.
-__device__ inline std::uint64_t sm_cycles() { return cuda::ptx::get_sreg_clock64(); }
+__device__ inline std::uint64_t sm_cycles() {
+  return cuda::ptx::get_sreg_clock64();
+}
 
-__device__ inline std::uint32_t sm_idx() { return cuda::ptx::get_sreg_smid(); }
+__device__ inline std::uint32_t sm_idx() {
+  return cuda::ptx::get_sreg_smid();
+}
 
 // --- register stores and loads -------------------------------------------------------------------
 
@@ -93,7 +98,9 @@ __device__ inline std::uint32_t add_acq_rel_gpu(std::uint32_t* counter, std::uin
 
 // --- fences --------------------------------------------------------------------------------------
 
-__device__ inline void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+__device__ inline void fence_system() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
 
 // Orders this thread's ordinary accesses to shared memory with those of the copy engine.
 __device__ inline void fence_async_shared() {
@@ -154,8 +161,8 @@ __device__ inline void bulk_load(void* shared_dst, const void* global_src, std::
 }
 __device__ inline void bulk_store(void* global_dst, const void* shared_src, std::uint32_t bytes) {
 #if XSTAGE_HAS_TMA
-  cuda::ptx::cp_async_bulk(cuda::ptx::space_global, cuda::ptx::space_shared, global_dst,
-                           shared_src, bytes);
+  cuda::ptx::cp_async_bulk(cuda::ptx::space_global, cuda::ptx::space_shared, global_dst, shared_src,
+                           bytes);
 #endif
 }
 __device__ inline void bulk_reduce_add(std::uint32_t* global_dst, const std::uint32_t* shared_src,

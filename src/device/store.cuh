@@ -80,9 +80,7 @@ struct RegisterStore {
                                std::uint32_t offset, std::uint32_t bytes) {
     copy_words<Word>(
         role, bytes,
-        [&](std::uint32_t at) {
-          return *reinterpret_cast<const Word*>(source + offset + at);
-        },
+        [&](std::uint32_t at) { return *reinterpret_cast<const Word*>(source + offset + at); },
         [&](std::uint32_t at, Word word) { store_global(dst.address(offset + at), word); });
     role.sync();
   }
