@@ -16,7 +16,9 @@
 namespace xstage {
 namespace {
 
-std::string error_text(int error) { return std::generic_category().message(error); }
+std::string error_text(int error) {
+  return std::generic_category().message(error);
+}
 
 class FileDescriptor {
  public:
@@ -38,8 +40,7 @@ class FileDescriptor {
 }
 
 [[noreturn]] void fail_exists(const std::filesystem::path& path) {
-  throw Error(ErrorCategory::usage,
-              fmt::format("{}: exists; --force replaces it", path.string()));
+  throw Error(ErrorCategory::usage, fmt::format("{}: exists; --force replaces it", path.string()));
 }
 
 void write_all(int fd, std::string_view text, const std::filesystem::path& path) {
@@ -112,8 +113,8 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) 
   struct stat info {};
   if (::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) &&
       static_cast<std::size_t>(info.st_size) > max_bytes) {
-    fail_file(name, "", fmt::format("{} MiB, legal is up to {} MiB", info.st_size >> 20,
-                                    max_bytes >> 20));
+    fail_file(name, "",
+              fmt::format("{} MiB, legal is up to {} MiB", info.st_size >> 20, max_bytes >> 20));
   }
   std::string text;
   std::size_t size = 0;
@@ -147,10 +148,29 @@ std::string printable(std::string_view text, std::size_t max_chars) {
   return shown;
 }
 
+bool is_utf8(std::string_view text) noexcept {
+  std::size_t i = 0;
+  while (i < text.size()) {
+    const auto lead = static_cast<unsigned char>(text[i++]);
+    if (lead < 0x80) continue;
+    const int num_more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+    if (lead < 0xc2 || lead > 0xf4) return false;
+    char32_t code = lead & (0x3fu >> num_more);
+    for (int k = 0; k < num_more; ++k, ++i) {
+      if (i >= text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return false;
+      code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3fu);
+    }
+    // Longer than needed, a surrogate, or past the last code point.
+    if (num_more == 2 && (code < 0x800 || (code >= 0xd800 && code < 0xe000))) return false;
+    if (num_more == 3 && (code < 0x10000 || code > 0x10ffff)) return false;
+  }
+  return true;
+}
+
 void fail_file(std::string_view file_name, std::string_view place, std::string_view reason) {
-  throw Error(ErrorCategory::bad_file,
-              place.empty() ? fmt::format("{}: {}", file_name, reason)
-                            : fmt::format("{}:{}: {}", file_name, place, reason));
+  throw Error(ErrorCategory::bad_file, place.empty()
+                                           ? fmt::format("{}: {}", file_name, reason)
+                                           : fmt::format("{}:{}: {}", file_name, place, reason));
 }
 
 }  // namespace io

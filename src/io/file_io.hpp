@@ -18,6 +18,8 @@ inline constexpr std::size_t kMaxProfileBytes = std::size_t{16} << 20;
 // `text` as it may be shown in a message: at most `max_chars`, control and non-ASCII bytes escaped.
 [[nodiscard]] std::string printable(std::string_view text, std::size_t max_chars = 60);
 
+[[nodiscard]] bool is_utf8(std::string_view text) noexcept;
+
 // Throws Error(bad_file) "FILE:PLACE: REASON"; an empty place is left out.
 [[noreturn]] void fail_file(std::string_view file_name, std::string_view place,
                             std::string_view reason);

@@ -30,7 +30,7 @@ class JsonCursor {
 
   [[noreturn]] void fail(std::string_view reason) const;
 
-  [[nodiscard]] JsonCursor at(std::string_view key) const;                    // must be there
+  [[nodiscard]] JsonCursor at(std::string_view key) const;                   // must be there
   [[nodiscard]] std::optional<JsonCursor> find(std::string_view key) const;  // absent or null: none
   [[nodiscard]] std::vector<JsonCursor> elements() const;
   [[nodiscard]] double number(double min, double max) const;

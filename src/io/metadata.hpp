@@ -12,9 +12,9 @@
 namespace xstage::io {
 
 // Checked ranges of what files may say. Wide: they keep nonsense out, not unusual machines.
-inline constexpr double kMaxTimeNs = 1e15;   // 11 days
+inline constexpr double kMaxTimeNs = 1e15;  // 11 days
 inline constexpr double kMaxBytes = 1e15;
-inline constexpr double kMaxRate = 1e9;      // B/ns
+inline constexpr double kMaxRate = 1e9;  // B/ns
 inline constexpr int kMaxProducers = 1'000'000;
 
 // One field: its dotted name ("source.num_sms") and where it lives.

@@ -44,8 +44,8 @@ constexpr std::array<NumberColumn, 10> kNumberColumns{{
     {"visible_slowest_ns", &Sample::visible_slowest_ns},
     {"compute_gap_ns", &Sample::compute_gap_ns},
 }};
-constexpr std::array<std::string_view, 7> kRequired{
-    "experiment", "kind", "producers", "bytes", "gap_ns", "issue_ns", "period_ns"};
+constexpr std::array<std::string_view, 7> kRequired{"experiment", "kind",     "producers", "bytes",
+                                                    "gap_ns",     "issue_ns", "period_ns"};
 
 std::string_view trim(std::string_view text) noexcept {
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
@@ -156,12 +156,14 @@ class Parser {
   void check_schema(std::string_view value) const {
     const std::string expected = fmt::format("{}/{}", kSchemaName, SampleFile::kSchemaVersion);
     if (value != expected) {
-      fail(at_line(), fmt::format("schema '{}'; this version reads {}", printable(value), expected));
+      fail(at_line(),
+           fmt::format("schema '{}'; this version reads {}", printable(value), expected));
     }
   }
 
   void set_field(const io::MetadataField& field, std::string_view value) const {
     if (auto* const* text = std::get_if<std::string*>(&field.value)) {
+      if (!io::is_utf8(value)) fail(at_line(), fmt::format("{} is not UTF-8", field.name));
       (*text)->assign(value);
     } else if (auto* const* type = std::get_if<Endpoint::Type*>(&field.value)) {
       if (!io::parse_endpoint_type(value, **type)) {
@@ -184,7 +186,8 @@ class Parser {
     double value = 0;
     const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
     if (error == std::errc::result_out_of_range) {
-      fail(place, fmt::format("'{}' is out of range: legal {:g} to {:g}", printable(cell), min, max));
+      fail(place,
+           fmt::format("'{}' is out of range: legal {:g} to {:g}", printable(cell), min, max));
     }
     if (error != std::errc{} || end != cell.data() + cell.size() || !std::isfinite(value)) {
       fail(place, fmt::format("'{}' is not a number{}", printable(cell),
@@ -211,13 +214,14 @@ class Parser {
     }
     for (const auto required : kRequired) {
       if (!column(required)) {
-        fail(at_line(), fmt::format("column '{}' is missing; every file has {}", required,
-                                    required_list()));
+        fail(at_line(),
+             fmt::format("column '{}' is missing; every file has {}", required, required_list()));
       }
     }
     for (const auto& name : columns_) {
       if (!is_known(name)) {
-        warn(fmt::format("{}:{}: column '{}' is not known and not read", file_name_, line_no_, name));
+        warn(fmt::format("{}:{}: column '{}' is not known and not read", file_name_, line_no_,
+                         name));
       }
     }
     for (std::size_t i = 0; i < kNumberColumns.size(); ++i) {
@@ -253,9 +257,9 @@ class Parser {
   }
 
   template <typename Parse>
-  auto word(std::size_t column_idx, Parse parse) const {
+  auto word(std::size_t column_idx, Parse convert) const {
     try {
-      return parse(printable(cells_[column_idx]));
+      return convert(printable(cells_[column_idx]));
     } catch (const Error& error) {
       fail(at_column(column_idx), error.what());
     }
@@ -356,11 +360,11 @@ SampleFile read_samples(const std::filesystem::path& path) {
 }
 
 std::string format_samples(const SampleFile& file) {
-  std::string text = fmt::format("# {}: {}/{}\n", kSchemaKey, kSchemaName,
-                                 SampleFile::kSchemaVersion);
+  std::string text =
+      fmt::format("# {}: {}/{}\n", kSchemaKey, kSchemaName, SampleFile::kSchemaVersion);
   SampleFile copy = file;
-  for (const auto& field : io::metadata_fields(copy.name, copy.link, copy.source, copy.destination,
-                                               copy.provenance)) {
+  for (const auto& field :
+       io::metadata_fields(copy.name, copy.link, copy.source, copy.destination, copy.provenance)) {
     std::string value;
     if (auto* const* words = std::get_if<std::string*>(&field.value)) {
       value = one_line(**words);
