@@ -24,8 +24,14 @@ constexpr std::string_view kUnbounded =
 
 // ---- writing ----
 
-Json or_null(double value) {
-  return std::isfinite(value) ? Json(value) : Json(nullptr);
+// Whole numbers are written without a fraction; what is not finite is null.
+Json number(double value) {
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  if (!std::isfinite(value)) return nullptr;
+  if (value == std::floor(value) && std::abs(value) < kExact) {
+    return static_cast<std::int64_t>(value);
+  }
+  return value;
 }
 
 std::string why_missing(const KindFit& fit, std::string_view quantity) {
@@ -41,23 +47,30 @@ Json format_quantity(const KindFit& fit, std::string_view name, std::string_view
   if (value && std::isinf(*value)) {
     json["value"] = kUnbounded;
   } else {
-    json["value"] = value ? or_null(*value) : Json(nullptr);
+    json["value"] = value ? number(*value) : Json(nullptr);
   }
   json["unit"] = unit;
   if (!value) json["reason"] = why_missing(fit, name);
   if (interval) {
-    json["low"] = or_null(interval->low);
-    json["high"] = or_null(interval->high);
+    json["low"] = number(interval->low);
+    json["high"] = number(interval->high);
   }
   return json;
 }
 
 Json format_errors(const ErrorSummary& errors) {
   return {{"num_points", errors.num_points},
-          {"median", or_null(errors.median)},
-          {"p95", or_null(errors.p95)},
-          {"worst", or_null(errors.worst)},
+          {"median", number(errors.median)},
+          {"p95", number(errors.p95)},
+          {"worst", number(errors.worst)},
           {"worst_point", errors.worst_point}};
+}
+
+Json format_estimate(const std::optional<CapacityEstimate>& estimate) {
+  if (!estimate) return nullptr;
+  return {{"bytes", number(estimate->bytes)},
+          {"low", number(estimate->interval.low)},
+          {"high", number(estimate->interval.high)}};
 }
 
 Json format_kind(const KindFit& fit) {
@@ -75,13 +88,24 @@ Json format_kind(const KindFit& fit) {
   quantity("capacity_mean_bytes", "bytes", params.capacity_mean_bytes, fit.capacity_mean_interval);
   quantity("capacity_slowest_bytes", "bytes", params.capacity_slowest_bytes,
            fit.capacity_slowest_interval);
-  quantity("share_spread", "1", params.share_spread);
+  quantity("share_spread", "1", params.share_spread, fit.share_spread_interval);
   quantity("visible_latency_ns", "ns", params.visible_latency_ns);
   quantity("load_rate_loss", "1", params.load_rate_loss);
   quantity("both_directions_factor", "1", params.both_directions_factor);
   json["issue_curve"] = Json::array();
   for (const auto& point : params.issue_curve) {
-    json["issue_curve"].push_back({{"bytes", point.bytes}, {"issue_ns", point.issue_ns}});
+    json["issue_curve"].push_back(
+        {{"bytes", number(point.bytes)}, {"issue_ns", number(point.issue_ns)}});
+  }
+  json["capacity_at_k"] = Json::array();
+  for (const auto& row : fit.capacity_at_k) {
+    json["capacity_at_k"].push_back(
+        {{"num_producers", row.num_producers},
+         {"num_points", row.num_points},
+         {"by_mean", format_estimate(row.by_mean)},
+         {"by_slowest", format_estimate(row.by_slowest)},
+         {"by_mean_equal_shares", format_estimate(row.by_mean_equal_shares)},
+         {"by_slowest_equal_shares", format_estimate(row.by_slowest_equal_shares)}});
   }
   json["residuals"] = format_errors(fit.residuals);
   if (fit.held_out) {
@@ -90,7 +114,8 @@ Json format_kind(const KindFit& fit) {
                         {"unbounded", format_errors(fit.held_out->unbounded)},
                         {"alpha_beta", format_errors(fit.held_out->alpha_beta)},
                         {"period", format_errors(fit.held_out->period)},
-                        {"near_onset_share", fit.held_out->near_onset_share}};
+                        {"isolated_slowest", format_errors(fit.held_out->isolated_slowest)},
+                        {"near_onset_share", number(fit.held_out->near_onset_share)}};
   } else {
     json["held_out"] = nullptr;
   }
@@ -116,8 +141,8 @@ void put_metadata(Json& json, LinkProfile& profile) {
     } else if (auto* const* whole = std::get_if<int*>(&field.value)) {
       value = **whole == 0 ? Json(nullptr) : Json(**whole);
     } else {
-      const double number = *std::get<double*>(field.value);
-      value = number == 0 ? Json(nullptr) : or_null(number);
+      const double amount = *std::get<double*>(field.value);
+      value = amount == 0 ? Json(nullptr) : number(amount);
     }
   }
 }
@@ -255,10 +280,35 @@ class Reader {
     return curve;
   }
 
+  static std::optional<CapacityEstimate> read_estimate(const JsonCursor& row,
+                                                       std::string_view name) {
+    const auto json = row.find(name);
+    if (!json) return std::nullopt;
+    json->known({"bytes", "low", "high"});
+    const auto bytes = [&json](std::string_view key) {
+      return json->at(key).number(-io::kMaxBytes, io::kMaxBytes);
+    };
+    return CapacityEstimate{bytes("bytes"), {bytes("low"), bytes("high")}};
+  }
+
+  static CapacityAtK read_capacity(const JsonCursor& json) {
+    json.known({"num_producers", "num_points", "by_mean", "by_slowest", "by_mean_equal_shares",
+                "by_slowest_equal_shares"});
+    CapacityAtK row;
+    row.num_producers = json.at("num_producers").whole(1, io::kMaxProducers);
+    row.num_points = json.at("num_points").whole(0, std::numeric_limits<int>::max());
+    row.by_mean = read_estimate(json, "by_mean");
+    row.by_slowest = read_estimate(json, "by_slowest");
+    row.by_mean_equal_shares = read_estimate(json, "by_mean_equal_shares");
+    row.by_slowest_equal_shares = read_estimate(json, "by_slowest_equal_shares");
+    return row;
+  }
+
   static KindFit read_kind(const JsonCursor& json) {
     json.known({"kind", "num_samples", "drain_rate", "injection_rate", "capacity_mean_bytes",
                 "capacity_slowest_bytes", "share_spread", "visible_latency_ns", "load_rate_loss",
-                "both_directions_factor", "issue_curve", "residuals", "held_out", "unidentified"});
+                "both_directions_factor", "issue_curve", "capacity_at_k", "residuals", "held_out",
+                "unidentified"});
     KindFit fit;
     LinkParams& params = fit.params;
     try {
@@ -283,23 +333,29 @@ class Reader {
     const auto slowest = read_quantity(json, "capacity_slowest_bytes", "bytes", 0, io::kMaxBytes);
     params.capacity_slowest_bytes = slowest.value;
     fit.capacity_slowest_interval = slowest.interval;
-    params.share_spread = read_quantity(json, "share_spread", "1", 0, 0.999).value.value_or(0.0);
+    const auto spread = read_quantity(json, "share_spread", "1", 0, 1);
+    params.share_spread = spread.value.value_or(0.0);
+    fit.share_spread_interval = spread.interval;
     params.visible_latency_ns =
         read_quantity(json, "visible_latency_ns", "ns", 0, io::kMaxTimeNs).value;
     params.load_rate_loss = read_quantity(json, "load_rate_loss", "1", 0, 1e6).value;
     params.both_directions_factor =
         read_quantity(json, "both_directions_factor", "1", 1e-6, 2).value.value_or(1.0);
     params.issue_curve = read_issue_curve(json.at("issue_curve"));
+    if (const auto rows = json.find("capacity_at_k")) {
+      for (const auto& row : rows->elements()) fit.capacity_at_k.push_back(read_capacity(row));
+    }
     if (const auto errors = json.find("residuals")) fit.residuals = read_errors(*errors);
     if (const auto held_out = json.find("held_out")) {
-      held_out->known(
-          {"burst_gap", "coupled", "unbounded", "alpha_beta", "period", "near_onset_share"});
+      held_out->known({"burst_gap", "coupled", "unbounded", "alpha_beta", "period",
+                       "isolated_slowest", "near_onset_share"});
       fit.held_out.emplace();
       fit.held_out->burst_gap = read_errors(held_out->at("burst_gap"));
       fit.held_out->coupled = read_errors(held_out->at("coupled"));
       fit.held_out->unbounded = read_errors(held_out->at("unbounded"));
       fit.held_out->alpha_beta = read_errors(held_out->at("alpha_beta"));
       fit.held_out->period = read_errors(held_out->at("period"));
+      fit.held_out->isolated_slowest = read_errors(held_out->at("isolated_slowest"));
       fit.held_out->near_onset_share = held_out->at("near_onset_share").number(0, 1);
     }
     if (const auto entries = json.find("unidentified")) {
@@ -344,10 +400,10 @@ std::string format_link(const LinkProfile& profile) {
   for (const auto& measurement : profile.measurements) {
     Json entry = {{"name", measurement.name},
                   {"unit", measurement.unit},
-                  {"value", or_null(measurement.value)}};
+                  {"value", number(measurement.value)}};
     if (measurement.interval) {
-      entry["low"] = or_null(measurement.interval->low);
-      entry["high"] = or_null(measurement.interval->high);
+      entry["low"] = number(measurement.interval->low);
+      entry["high"] = number(measurement.interval->high);
     }
     json["measurements"].push_back(entry);
   }

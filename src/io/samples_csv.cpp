@@ -32,10 +32,11 @@ struct NumberColumn {
 };
 
 // Columns that every file has come first, in the order in which files are written.
-constexpr std::array<NumberColumn, 10> kNumberColumns{{
+constexpr std::array<NumberColumn, 11> kNumberColumns{{
     {"gap_ns", &Sample::gap_ns},
     {"issue_ns", &Sample::issue_ns},
     {"period_ns", &Sample::period_ns},
+    {"nominal_gap_ns", &Sample::nominal_gap_ns},
     {"issue_p10_ns", &Sample::issue_p10_ns},
     {"issue_p90_ns", &Sample::issue_p90_ns},
     {"issue_slowest_ns", &Sample::issue_slowest_ns},
