@@ -79,6 +79,11 @@ __device__ inline std::uint32_t load_relaxed_system(const std::uint32_t* flag) {
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
   return value;
 }
+__device__ inline std::uint32_t load_acquire_gpu(const std::uint32_t* word) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
 __device__ inline std::uint64_t load_acquire_gpu(const std::uint64_t* word) {
   std::uint64_t value;
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");

@@ -1,31 +1,42 @@
-// Waits that end. Every wait for another CTA, another GPU or the copy engine goes through here:
-// it gives up at a deadline or when the group has been aborted.
+// Waits that end. Every wait for another CTA, another GPU or the copy engine goes through here: it
+// gives up at a deadline or when the group has been aborted.
+//
+// After a wait has failed, the abort words of all ranks are set; every later wait looks, polls
+// kPollsPerCheck times at most and returns false, so that each role of each kernel runs to its end
+// with garbage (the poison drain) and none is left spinning.
 #pragma once
 
 #include <cstdint>
 
 #include "device/ptx.cuh"
+#include "device/status.cuh"
+#include "xstage/peer_table.hpp"
 
 namespace xstage::device {
 
-// What a kernel needs to know to stop waiting. `abort` lives in device or pinned memory; the host,
-// another rank or the first waiter that ran into its deadline sets it.
-struct WaitContext {
-  std::uint32_t* abort = nullptr;  // non-zero: stop waiting everywhere
-  std::uint64_t deadline_ns = 0;   // of one wait, by the GPU's global timer; 0: none
-};
+using xstage::WaitContext;
+using xstage::WaitTag;
+
+// Polls between two looks at the clock and the abort words.
+inline constexpr int kPollsPerCheck = 32;
+
+// True if waiting has become useless: an abort word is set, here or (read over PCIe) by the host.
+__device__ inline bool is_aborted(const WaitContext& context) {
+  if (context.abort != nullptr && load_relaxed_system(context.abort) != 0) return true;
+  return context.control != nullptr && load_relaxed_system(&context.control->host_page->abort) != 0;
+}
 
 // Polls `ready()` until it is true. Returns false if the deadline passed or the abort word is set;
-// the caller then runs to its end without waiting again.
+// the caller then runs to its end without waiting again. Records nothing: for waits inside a CTA.
 template <typename Ready>
 __device__ inline bool wait_until(const WaitContext& context, Ready ready) {
   if (ready()) return true;
   const std::uint64_t start_ns = global_time_ns();
   while (true) {
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < kPollsPerCheck; ++i) {
       if (ready()) return true;
     }
-    if (context.abort != nullptr && load_relaxed_system(context.abort) != 0) return false;
+    if (is_aborted(context)) return false;
     if (context.deadline_ns != 0 && global_time_ns() - start_ns > context.deadline_ns) {
       if (context.abort != nullptr) store_relaxed_system(context.abort, 1);
       return false;
@@ -37,6 +48,44 @@ __device__ inline bool wait_until(const WaitContext& context, Ready ready) {
 __device__ inline bool wait_barrier(const WaitContext& context, std::uint64_t* barrier,
                                     std::uint32_t parity) {
   return wait_until(context, [&] { return mbarrier_try_wait(barrier, parity); });
+}
+
+// True if `seen` has reached `expected`; both count upwards and may wrap.
+__device__ inline bool has_reached(std::uint32_t seen, std::uint32_t expected) {
+  return static_cast<std::int32_t>(seen - expected) >= 0;
+}
+
+// Times of waits in steps of 1024 ns: 32 bits hold 73 minutes, in one register.
+__device__ inline std::uint32_t coarse_time() {
+  return static_cast<std::uint32_t>(global_time_ns() >> 10);
+}
+__device__ inline std::uint32_t coarse_deadline(const WaitContext& context) {
+  const std::uint64_t steps = context.deadline_ns >> 10;
+  return steps > 0x7fffffffu ? 0x7fffffffu : static_cast<std::uint32_t>(steps) + 1;
+}
+
+// Whether a wait that began at coarse time `start` must end now, and why.
+__device__ inline WaitOutcome outcome_so_far(const WaitContext& context, std::uint32_t start) {
+  if (is_aborted(context)) return WaitOutcome::aborted;
+  const bool late = context.deadline_ns != 0 && coarse_time() - start > coarse_deadline(context);
+  return late ? WaitOutcome::deadline : WaitOutcome::fine;
+}
+
+// Until the flag has reached `expected`, with acquire order at system scope: what its writer stored
+// before the flag is then visible to this thread. `peer` is the rank that is waited for, or -1.
+__device__ inline bool wait_flag(const WaitContext& context, const std::uint32_t* flag,
+                                 std::uint32_t expected, int peer, std::uint32_t tag) {
+  if (has_reached(load_acquire_system(flag), expected)) return true;
+  const std::uint32_t start = coarse_time();
+  for (std::uint32_t num_polls = 1;; ++num_polls) {
+    const std::uint32_t seen = load_acquire_system(flag);
+    if (has_reached(seen, expected)) return true;
+    if (num_polls % kPollsPerCheck != 0) continue;
+    const WaitOutcome outcome = outcome_so_far(context, start);
+    if (outcome == WaitOutcome::fine) continue;
+    give_up(context, FailedWait{peer, tag, expected, seen, coarse_time() - start, outcome});
+    return false;
+  }
 }
 
 }  // namespace xstage::device
