@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "xstage/error.hpp"
@@ -34,6 +35,14 @@ struct ProbeOptions {
   std::function<void(std::string_view part, double done)> progress;
 };
 
+// A result that is neither a sample nor one number: load interference, pieces, pacing, the mock
+// attention. Every row has one cell a column; NaN cells were not measured.
+struct Table {
+  std::string name;  // "load_interference", ...; columns and units in docs/measuring.md
+  std::vector<std::string> columns;
+  std::vector<std::vector<std::variant<std::string, double>>> rows;
+};
+
 // One directed pair. A pair that failed keeps its endpoints and says why; it holds no numbers.
 struct ProbedPair {
   std::string link;  // "NVLink 4, 18 links", "PCIe 5 x16"
@@ -42,6 +51,7 @@ struct ProbedPair {
   Provenance provenance;  // the caller adds command line and tool version
   std::vector<Sample> samples;
   std::vector<Measurement> measurements;
+  std::vector<Table> tables;
   std::vector<std::string> warnings;  // "bulk, K=132, 4 KiB: noise 3.1 % after 200 rounds", ...
   std::string failure;                // "canary: 3 of 4096 words differ", "" if the pair is sound
   ErrorCategory failure_category = ErrorCategory::check_failed;
