@@ -85,7 +85,7 @@ LinkProfile make_profile() {
   fit.params.capacity_slowest_bytes = std::numeric_limits<double>::infinity();
   fit.params.share_spread = 0.25;
   fit.params.visible_latency_ns = 1200;
-  fit.capacity_at_k = {{16, 7, CapacityEstimate{100.5, {90, 110}}, {}, {}, {}}};
+  fit.capacity_at_k = {{16, 7, CapacityEstimate{100.5, {90, 110}}, {}, {}, {}, 0.4}};
   fit.residuals = {40, 0.01, 0.1, 0.2, "4 KiB, no gap"};
   fit.held_out = HeldOut{};
   fit.held_out->burst_gap = {10, 0.001, 0.03, 0.05, "worst"};

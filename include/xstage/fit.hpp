@@ -54,11 +54,12 @@ struct CapacityEstimate {
 struct CapacityAtK {
   int num_producers = 0;
   int num_points = 0;                       // isolated points of this K
-  std::optional<CapacityEstimate> by_mean;  // with the spread of the whole fit
+  std::optional<CapacityEstimate> by_mean;  // with the spread that fits this K best
   std::optional<CapacityEstimate> by_slowest;
   // The same without a spread: the median of (V - R*T)/K over the bursts that waited.
   std::optional<CapacityEstimate> by_mean_equal_shares;
   std::optional<CapacityEstimate> by_slowest_equal_shares;
+  std::optional<double> share_spread;  // absent without the slowest producers' times
 };
 
 struct KindFit {

@@ -21,7 +21,10 @@ inline constexpr double kUnmeasured = std::numeric_limits<double>::quiet_NaN();
 
 enum class Experiment : std::uint8_t {
   isolated,  // an idle link, all producers started at one instant
-  periodic,  // free-running producers in steady state, one burst every period
+  // Free-running producers in steady state, one burst every period. Means are over all bursts that
+  // begin while every producer still runs: fast producers count for the more bursts they do, and
+  // V / period is the rate of the link. Means of the producers' means would not give it.
+  periodic,
 };
 
 struct Sample {

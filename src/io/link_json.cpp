@@ -105,7 +105,8 @@ Json format_kind(const KindFit& fit) {
          {"by_mean", format_estimate(row.by_mean)},
          {"by_slowest", format_estimate(row.by_slowest)},
          {"by_mean_equal_shares", format_estimate(row.by_mean_equal_shares)},
-         {"by_slowest_equal_shares", format_estimate(row.by_slowest_equal_shares)}});
+         {"by_slowest_equal_shares", format_estimate(row.by_slowest_equal_shares)},
+         {"share_spread", row.share_spread ? number(*row.share_spread) : Json(nullptr)}});
   }
   json["residuals"] = format_errors(fit.residuals);
   if (fit.held_out) {
@@ -293,7 +294,7 @@ class Reader {
 
   static CapacityAtK read_capacity(const JsonCursor& json) {
     json.known({"num_producers", "num_points", "by_mean", "by_slowest", "by_mean_equal_shares",
-                "by_slowest_equal_shares"});
+                "by_slowest_equal_shares", "share_spread"});
     CapacityAtK row;
     row.num_producers = json.at("num_producers").whole(1, io::kMaxProducers);
     row.num_points = json.at("num_points").whole(0, std::numeric_limits<int>::max());
@@ -301,6 +302,7 @@ class Reader {
     row.by_slowest = read_estimate(json, "by_slowest");
     row.by_mean_equal_shares = read_estimate(json, "by_mean_equal_shares");
     row.by_slowest_equal_shares = read_estimate(json, "by_slowest_equal_shares");
+    if (const auto spread = json.find("share_spread")) row.share_spread = spread->number(0, 1);
     return row;
   }
 

@@ -33,7 +33,7 @@ KindFit fit_kind(std::span<const Point> points, const FitOptions& options) {
   fit_drain_rate(fitted, options, out);
   if (!can_predict(out.params)) {
     for (const char* quantity : {"capacity_mean_bytes", "capacity_slowest_bytes", "share_spread",
-                                 "visible_latency", "both_directions_factor"}) {
+                                 "visible_latency_ns", "both_directions_factor"}) {
       add_unidentified(out, quantity, "needs the issue curve and the drain rate");
     }
     return out;

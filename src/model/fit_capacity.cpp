@@ -211,19 +211,21 @@ std::optional<CapacityEstimate> equal_shares(std::span<const Burst> bursts, cons
 }
 
 CapacityAtK capacity_at(std::span<const Burst> bursts, const LinkParams& link, bool has_slowest,
-                        double spread, double center, const FitOptions& options) {
+                        double center, const FitOptions& options) {
   CapacityAtK row;
   row.num_producers = bursts.front().point->num_producers;
   row.num_points = static_cast<int>(bursts.size());
   const bool waits =
       std::any_of(bursts.begin(), bursts.end(), [](const Burst& b) { return b.waits; });
   if (!waits) return row;
-  const ErrorTable table = judge(bursts, link, {spread}, geometric(center / 3, center * 3, 111));
+  const auto spreads = has_slowest ? linear(0, 0.9, 0.05) : std::vector<double>{0};
+  const ErrorTable table = judge(bursts, link, spreads, geometric(center / 3, center * 3, 81));
   const Estimate estimate = best_of(table, all_of(bursts.size()));
   const Intervals intervals = intervals_of(table, options, 5);
   if (intervals.by_mean) row.by_mean = CapacityEstimate{estimate.by_mean, *intervals.by_mean};
   if (intervals.by_slowest && has_slowest) {
     row.by_slowest = CapacityEstimate{estimate.by_slowest, *intervals.by_slowest};
+    row.share_spread = estimate.spread;
   }
   row.by_mean_equal_shares =
       equal_shares(bursts, link, options, [](const Point& p) { return p.issue_ns; });
@@ -292,8 +294,7 @@ void fit_capacity(std::span<const Point> points, const FitOptions& options, Kind
       ++end;
     }
     out.capacity_at_k.push_back(capacity_at(std::span(bursts).subspan(begin, end - begin), link,
-                                            has_slowest, estimate.spread, estimate.by_mean,
-                                            options));
+                                            has_slowest, estimate.by_mean, options));
     begin = end;
   }
 }

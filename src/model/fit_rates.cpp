@@ -203,7 +203,7 @@ void fit_visible_latency(std::span<const Point> points, KindFit& out) {
     latencies.push_back(point.visible_ns - std::max(issue_ns, point.volume() / rate));
   }
   if (latencies.empty()) {
-    add_unidentified(out, "visible_latency", "no isolated burst with a measured visibility");
+    add_unidentified(out, "visible_latency_ns", "no isolated burst with a measured visibility");
     return;
   }
   out.params.visible_latency_ns = std::max(0.0, median(std::move(latencies)));
