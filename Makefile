@@ -1,13 +1,14 @@
 # The usual errands, each with its set-up. The build itself is CMake's (see CMakePresets.json).
 #
-#   make demo    build the tool, fit the shipped measurements, write build/demo/report.html
-#   make test    build everything, run all tests             (CUDA=pypi: fetch nvcc if there is none)
-#   make lint    formatting, clang-tidy, shell scripts, house rules
-#   make bench   host benchmarks; with a GPU also everything in bench/gpu_all.sh
+#   make demo      build the tool, fit the shipped measurements, write build/demo/report.html
+#   make test      build everything, run all tests             (CUDA=pypi: fetch nvcc if there is none)
+#   make sanitize  the CPU part and its tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make lint      formatting, clang-tidy, shell scripts, house rules
+#   make bench     host benchmarks; with a GPU also everything in bench/gpu_all.sh
 JOBS ?= $(shell nproc)
 CUDA ?= system
 
-.PHONY: demo test lint bench clean setup-cuda
+.PHONY: demo test sanitize lint bench clean setup-cuda
 
 demo:
 	@tools/setup.sh build
@@ -19,6 +20,12 @@ test: setup-cuda
 	@tools/configure.sh full -DXSTAGE_TESTS=ON
 	@cmake --build build -j $(JOBS)
 	@ctest --test-dir build -j $(JOBS) --output-on-failure --no-tests=error
+
+sanitize:
+	@tools/setup.sh build
+	@cmake --preset debug -DXSTAGE_CUDA=OFF >/dev/null
+	@cmake --build build-debug -j $(JOBS)
+	@ctest --test-dir build-debug -j $(JOBS) --output-on-failure --no-tests=error -E '^(consumer|resource_usage)\.'
 
 lint:
 	@tools/setup.sh build

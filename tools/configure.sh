@@ -3,6 +3,7 @@
 #
 #   tools/configure.sh demo     keeps an existing configuration; else the CUDA part only where a GPU is
 #   tools/configure.sh full     the CUDA part wherever nvcc is
+#   tools/configure.sh lint     the same, for reading only: nothing is said about what gets built
 #
 # Further arguments go to cmake.
 set -eu
@@ -18,7 +19,7 @@ if [ "$wanted" = demo ] && [ -f build/CMakeCache.txt ]; then
   cuda=keep
 elif [ -z "$nvcc" ]; then
   cuda=OFF
-  echo "no nvcc here: building the CPU part only (CUDA=pypi fetches the compiler, or install CUDA 13)"
+  [ "$wanted" = lint ] || echo "no nvcc here: building the CPU part only (CUDA=pypi fetches the compiler, or install CUDA 13)"
 elif [ "$wanted" = demo ] && ! have_gpu; then
   cuda=OFF
   echo "no GPU here: building the CPU part only"

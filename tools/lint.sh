@@ -23,7 +23,7 @@ check_format() {
 
 # A file is looked at again only when it, a header, the checks or its flags changed.
 check_tidy() {
-  tools/configure.sh full -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DXSTAGE_TESTS=ON || return 1
+  tools/configure.sh lint -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DXSTAGE_TESTS=ON || return 1
   mkdir -p build/lint
   common=$(git ls-files -z '*.hpp' '*.h' '*.cuh' .clang-tidy tools/tidy_one.sh | xargs -0 cat |
     cat - build/compile_commands.json | sha256sum | cut -c1-16)

@@ -32,9 +32,14 @@ need_packages() {
   fi
   say "installing$missing"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq </dev/null >&2
+  log=$(mktemp)
   # shellcheck disable=SC2086  # one word a package
-  apt-get install -y -qq --no-install-recommends $missing </dev/null >&2
+  if ! { apt-get update && apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1 </dev/null; then
+    cat "$log" >&2
+    say "installing failed; its output is above"
+    exit 1
+  fi
+  rm -f "$log"
 }
 
 # need_wheels SPEC...: installed in .venv afterwards.
