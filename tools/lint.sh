@@ -46,6 +46,27 @@ check_length() {
   [ -z "$too_long" ] || { printf 'more than %s lines:\n%s\n' "$max_lines" "$too_long"; return 1; }
 }
 
+# forbid WHERE REGEX: no file under WHERE includes what the regular expression names.
+forbid() {
+  ! git grep -nE "^ *# *include +[<\"]($2)" -- "$1"
+}
+
+# The arrows of docs/architecture.md.
+check_includes() {
+  found=0
+  gpu='cuda|cuda_.*|cooperative_groups.*|cuda/.*|device/|peers/|probe/|attention/|moe/'
+  forbid include "cuda_|cuda/|cuda\.h|fmt/|nlohmann/|CLI/" || found=1
+  forbid src/model "$gpu|io/|cli/|simulate/|fmt/|nlohmann/|fstream|iostream" || found=1
+  forbid src/simulate "$gpu|io/|cli/|fmt/|nlohmann/|fstream|iostream" || found=1
+  forbid src/io "$gpu|cli/" || found=1
+  forbid src/device "peers/|probe/|attention/|moe/|io/|cli/|model/" || found=1
+  forbid src/peers "probe/|attention/|moe/|io/|cli/" || found=1
+  for operator in probe attention moe; do
+    forbid "src/$operator" "io/|cli/|fmt/|nlohmann/" || found=1
+  done
+  return $found
+}
+
 # No path of somebody's own machine in what others read.
 check_paths() {
   ! git grep -nIE '(^|[^A-Za-z0-9_.~}])/(home|root|work|Users)/' -- . ':!tools/lint.sh'
@@ -55,5 +76,6 @@ status=0; check_format || status=1; verdict clang-format $status
 status=0; check_shell || status=1; verdict shellcheck $status
 status=0; check_length || status=1; verdict "file length" $status
 status=0; check_paths || status=1; verdict "machine paths" $status
+status=0; check_includes || status=1; verdict "who includes what" $status
 status=0; check_tidy || status=1; verdict clang-tidy $status
 exit $failures
