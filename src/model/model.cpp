@@ -57,10 +57,11 @@ std::optional<double> any_capacity(const LinkParams& link) {
   return link.capacity_mean_bytes ? link.capacity_mean_bytes : link.capacity_slowest_bytes;
 }
 
-double mean_of(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum / static_cast<double>(values.size());
+// Mean of times that are at least t0; exactly t0 if nobody waits.
+double mean_of(const std::vector<double>& times, double t0_ns) {
+  double waiting = 0;
+  for (const double time : times) waiting += time - t0_ns;
+  return t0_ns + waiting / static_cast<double>(times.size());
 }
 
 // Index of the first burst of the lockstep recurrence that waits. Before it T_n = T0, so the
@@ -85,7 +86,7 @@ void predict_isolated(const LinkParams& link, const Burst& burst, Prediction& ou
   std::vector<double> times;
   if (link.capacity_mean_bytes) {
     share.issue_times(burst.bytes, *link.capacity_mean_bytes, out.t0_ns, times);
-    out.isolated_issue_ns = mean_of(times);
+    out.isolated_issue_ns = mean_of(times, out.t0_ns);
   }
   if (link.capacity_slowest_bytes) {
     share.issue_times(burst.bytes, *link.capacity_slowest_bytes, out.t0_ns, times);
