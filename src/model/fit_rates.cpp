@@ -48,6 +48,7 @@ std::vector<IssuePoint> plateau_curve(std::span<const Point> points, double roug
   for (const Point& point : points) {  // sorted by K, then size
     if (point.experiment != Experiment::periodic || point.num_directions != 1) continue;
     if (point.gap_ns * rough_rate < 1.1 * point.volume()) continue;
+    if (point.bytes / point.issue_ns > kMaxRate) continue;
     const auto same = std::find_if(curve.begin(), curve.end(), [&](const IssuePoint& known) {
       return known.bytes == point.bytes;
     });
@@ -158,6 +159,7 @@ void fit_issue_curve(std::span<const Point> points, double rough_rate, const Fit
   const bool lone = fewest > 0 && (fewest == 1 || rough_rate == 0 || fastest <= rough_rate);
   for (const Point& point : points) {
     if (!is_isolated(point) || point.num_producers != fewest) continue;
+    if (point.bytes / point.issue_ns > kMaxRate) continue;  // no hardware; a clock that went wrong
     if (lone || point.volume() / point.issue_ns > 1.5 * rough_rate) {
       curve.push_back({point.bytes, point.issue_ns});  // points are sorted by size
     }
@@ -183,7 +185,7 @@ void fit_drain_rate(std::span<const Point> points, const FitOptions& options, Ki
   };
   const std::size_t count = drained.volume_period.size();
   const auto rate = rate_of(all_indices(count));
-  if (!rate) {
+  if (!rate || *rate > kMaxRate) {
     add_unidentified(out, "drain_rate",
                      "no periodic burst of enough producers waits for a quarter of its period; "
                      "measure with zero gap and more producers");

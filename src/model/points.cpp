@@ -26,7 +26,7 @@ void check_time(std::string_view name, double value, double low, std::size_t idx
 void check_sample(const Sample& sample, std::size_t idx) {
   const std::string place = "sample " + std::to_string(idx) + ": ";
   check_range(place + "producers", sample.num_producers, 1, kMaxProducers);
-  check_range(place + "bytes", sample.bytes, 0, kMaxBytes, true);
+  check_range(place + "bytes", sample.bytes, kMinBytes, kMaxBytes);
   check_range(place + "directions", sample.num_directions, 1, 2);
   check_range(place + "issue_ns", sample.issue_ns, 0, kMaxTimeNs, true);
   check_time("gap_ns", sample.gap_ns, 0, idx);

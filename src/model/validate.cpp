@@ -39,7 +39,7 @@ void check_producers(int num_producers) {
 }
 
 void check_bytes(double bytes) {
-  check_range("bytes per producer", bytes, 0, kMaxBytes, true);
+  check_range("bytes per producer", bytes, kMinBytes, kMaxBytes);
 }
 
 void check_curve(const LinkParams& link) {

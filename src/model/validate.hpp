@@ -10,6 +10,7 @@
 namespace xstage::model {
 
 inline constexpr int kMaxProducers = 65536;
+inline constexpr double kMinBytes = 1;
 inline constexpr double kMaxBytes = 1e12;  // per producer and burst
 inline constexpr double kMaxTimeNs = 1e15;
 inline constexpr double kMaxRate = 1e6;  // B/ns
