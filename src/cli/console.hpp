@@ -26,6 +26,8 @@ class Console {
   bool json = false;
   bool no_color = false;
 
+  std::string command_line;  // as results name it
+
   // Text of the result; not shown with --json. Kept until flush() or finish().
   template <typename... Args>
   void print(fmt::format_string<Args...> format, Args&&... args) {

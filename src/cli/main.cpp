@@ -3,6 +3,7 @@
 #include <exception>
 #include <memory>
 
+#include "cli/help.hpp"
 #include "cli/suggest.hpp"
 #include "cli/verb.hpp"
 #include "xstage/error.hpp"
@@ -56,14 +57,25 @@ constexpr const char* kFooter =
     "            4 GPU or runtime error, 5 timeout or lost peer, 6 bad file.\n"
     "next: xstage doctor, or xstage predict --link h200-nv18 --bytes 32K --gap 8us";
 
+// A word as a shell would take it back.
+std::string shell_word(std::string_view word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos) {
+    return std::string(word);
+  }
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
 // What CLI11 calls a parse error, in our words.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return error.what();
-  const CLI::App* scope = &app;
-  for (const auto* verb : app.get_subcommands()) scope = verb;
-  std::vector<std::string> extras = app.remaining(true);
-  if (extras.empty()) return error.what();
-  return unknown_argument(*scope, extras.front());
+  const auto parsed = app.get_subcommands();
+  const CLI::App& scope = parsed.empty() ? app : *parsed.front();
+  const auto extras = app.remaining(true);
+  if (!extras.empty()) return unknown_argument(scope, extras.front());
+  return parsed.empty() ? "no verb given" : error.what();
 }
 
 int run(int argc, char** argv, Console& console) {
@@ -73,10 +85,15 @@ int run(int argc, char** argv, Console& console) {
   app.name("xstage");
   app.set_version_flag("--version", version_text());
   app.footer(kFooter);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
+  console.command_line = "xstage";
+  for (int i = 1; i < argc; ++i) console.command_line += fmt::format(" {}", shell_word(argv[i]));
   std::vector<std::pair<CLI::App*, Action>> verbs;
   for (const auto& info : kVerbs) {
     CLI::App* verb = app.add_subcommand(info.name, info.summary);
+    verb->group("Verbs");
+    verb->footer("");
     Action action = info.setup(*verb);
     verb->add_flag("--json", console.json, "The result as JSON on stdout");
     verb->add_flag("--no-color", console.no_color, "No colours");
@@ -90,7 +107,7 @@ int run(int argc, char** argv, Console& console) {
     const auto parsed = app.get_subcommands();
     console.next(
         fmt::format("xstage {}--help", parsed.empty() ? "" : parsed.front()->get_name() + " "));
-    throw Error(ErrorCategory::usage, argc < 2 ? "no verb given" : explain(app, error));
+    throw Error(ErrorCategory::usage, explain(app, error));
   }
   for (const auto& [verb, action] : verbs) {
     if (!verb->parsed()) continue;
