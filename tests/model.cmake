@@ -3,3 +3,4 @@ xstage_add_test(attention_order_test SOURCES attention_order_test.cpp LIBRARIES 
 xstage_add_test(moe_order_test SOURCES moe_order_test.cpp LIBRARIES xstage::model)
 xstage_add_test(model_test SOURCES model_test.cpp LIBRARIES xstage::model)
 xstage_add_test(fit_test SOURCES fit_test.cpp LIBRARIES xstage::io xstage::model)
+xstage_add_test(simulate_test SOURCES simulate_test.cpp LIBRARIES xstage::model)

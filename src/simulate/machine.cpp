@@ -1,0 +1,587 @@
+#include "simulate/machine.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "xstage/error.hpp"
+
+namespace xstage::sim {
+namespace {
+
+// The event that opens the barrier is addressed to nobody.
+constexpr std::int32_t kBarrierTarget = -1;
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorCategory::usage, text);
+}
+
+void require(bool holds, const std::string& what, double value, const char* legal) {
+  if (!holds) refuse(what + " " + std::to_string(value) + ": legal " + legal);
+}
+
+}  // namespace
+
+Machine::Machine(const SimMachine& machine, const SimSender& sender, SimProgram& program,
+                 const SimOptions& options)
+    : setup_(machine),
+      sender_(sender),
+      program_(program),
+      options_(options),
+      network_((validate(), machine), options, events_, *this),
+      num_counters_(program.num_counters()) {
+  const auto num_gpus = static_cast<std::size_t>(setup_.num_gpus);
+  workers_.reserve(num_gpus * static_cast<std::size_t>(setup_.num_sms));
+  for (std::int32_t gpu = 0; gpu < setup_.num_gpus; ++gpu) {
+    for (std::int32_t sm = 0; sm < setup_.num_sms; ++sm) {
+      Worker worker(sender_.send);
+      worker.gpu = gpu;
+      worker.sm = sm;
+      workers_.push_back(worker);
+    }
+  }
+  counters_.assign(num_gpus * static_cast<std::size_t>(num_counters_), 0);
+  first_waiter_.assign(counters_.size(), -1);
+  gpu_done_.assign(num_gpus, 0);
+}
+
+void Machine::validate() const {
+  const LinkParams& link = setup_.link;
+  require(setup_.num_gpus >= 1 && setup_.num_gpus <= SimMachine::kMaxGpus, "GPUs", setup_.num_gpus,
+          "1..72");
+  require(setup_.num_sms >= 1 && setup_.num_sms <= 1024, "SMs", setup_.num_sms, "1..1024");
+  require(link.drain_rate > 1e-3 && link.drain_rate < 1e6, "drain rate", link.drain_rate,
+          "0.001..1e6 B/ns");
+  require(link.injection_rate > 1e-3 && link.injection_rate < 1e6, "injection rate",
+          link.injection_rate, "0.001..1e6 B/ns");
+  require(setup_.ingress_rate >= 0 && setup_.ingress_rate < 1e6, "ingress rate",
+          setup_.ingress_rate, "0 (as the link) or up to 1e6 B/ns");
+  require(setup_.barrier_ns >= 0 && setup_.barrier_ns < 1e12, "barrier time", setup_.barrier_ns,
+          "0..1e12 ns");
+  require(link.share_spread >= 0 && link.share_spread < 1, "spread of shares", link.share_spread,
+          "0..1, not 1");
+  require(options_.segment_bytes >= 64 && options_.segment_bytes <= 1 << 30, "segment",
+          options_.segment_bytes, "64 B..1 GiB");
+  const auto capacity =
+      link.capacity_mean_bytes ? link.capacity_mean_bytes : link.capacity_slowest_bytes;
+  if (!capacity) {
+    refuse(
+        "the link has no capacity per SM: the simulator needs one; infinity asks for an unbounded "
+        "stage");
+  }
+  require(*capacity >= 64, "capacity per SM", *capacity, "64 B or more");
+  if (link.issue_curve.empty()) refuse("the link has no issue times into an empty stage");
+}
+
+SimReport Machine::run() {
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(workers_.size()); ++i) {
+    const Worker& worker = workers_[static_cast<std::size_t>(i)];
+    events_.schedule(from_ns(program_.start_ns(worker.gpu, worker.sm)), EventKind::wake, i);
+  }
+  for (std::int32_t gpu = 0; gpu < setup_.num_gpus; ++gpu) {
+    for (const SimPull& pull : program_.pulls(gpu)) {
+      if (pull.bytes <= 0) continue;
+      pulls_.push_back(pull);
+      network_.pull(gpu, pull.owner, pull.bytes, -static_cast<std::int32_t>(pulls_.size()));
+    }
+  }
+  while (!events_.empty()) {
+    dispatch(events_.pop());
+    if (options_.check_every_event) network_.check_conservation();
+    if (events_.num_popped() >= options_.max_events) {
+      throw Error(ErrorCategory::check_failed,
+                  "the simulation reached its limit of " + std::to_string(options_.max_events) +
+                      " events after " + std::to_string(to_ns(events_.now()) / 1000) +
+                      " us; a coarser segment or a smaller workload needs fewer");
+    }
+  }
+  if (num_ended_ != static_cast<std::int32_t>(workers_.size())) {
+    refuse("nobody can go on after " + std::to_string(to_ns(events_.now()) / 1000) +
+           " us: " + std::to_string(workers_.size() - static_cast<std::size_t>(num_ended_)) +
+           " SMs wait for data that no task makes");
+  }
+  return report();
+}
+
+void Machine::dispatch(const Event& event) {
+  switch (event.kind) {
+    case EventKind::wake: {
+      if (event.target == kBarrierTarget) {
+        open_barrier();
+        return;
+      }
+      const Worker& worker = workers_[static_cast<std::size_t>(event.target)];
+      if (worker.state == State::fetch) {
+        fetch(event.target);
+      } else if (worker.state == State::main && !worker.paused && event.time >= worker.main_end) {
+        end_main(event.target);
+      } else if (worker.state == State::epilogue && event.time >= worker.main_end) {
+        publish(event.target);
+      }
+      return;
+    }
+    case EventKind::step:
+      at_step(event.target);
+      return;
+    case EventKind::load_check:
+      workers_[static_cast<std::size_t>(event.target)].check_pending = false;
+      check_loads(event.target);
+      return;
+    default:
+      network_.handle(event);
+  }
+}
+
+// ---- the main role
+// -------------------------------------------------------------------------------
+
+void Machine::fetch(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  worker.task.stores.clear();
+  worker.task.wait_counter = worker.task.done_counter = -1;
+  switch (program_.next(worker.gpu, worker.sm, worker.task)) {
+    case SimNext::end:
+      pump(index, true);
+      enter_state(worker, State::ended);
+      ++num_ended_;
+      gpu_done_[static_cast<std::size_t>(worker.gpu)] =
+          std::max(gpu_done_[static_cast<std::size_t>(worker.gpu)], events_.now());
+      return;
+    case SimNext::barrier:
+      arrive_at_barrier(index);
+      return;
+    case SimNext::task:
+      break;
+  }
+  ++out_.num_tasks;
+  const SimTask& task = worker.task;
+  if (task.wait_counter >= 0) {
+    const auto at = static_cast<std::size_t>(worker.gpu * num_counters_ + task.wait_counter);
+    if (counters_[at] < task.wait_value) {
+      enter_state(worker, State::wait_data);
+      std::int32_t slot = static_cast<std::int32_t>(waiters_.size());
+      if (free_waiters_.empty()) {
+        waiters_.emplace_back();
+      } else {
+        slot = free_waiters_.back();
+        free_waiters_.pop_back();
+      }
+      waiters_[static_cast<std::size_t>(slot)] = {index, first_waiter_[at]};
+      first_waiter_[at] = slot;
+      return;
+    }
+  }
+  start_main(index);
+}
+
+void Machine::start_main(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  enter_state(worker, State::main);
+  count_computing(1);
+  const SimTask& task = worker.task;
+  worker.step = from_ns(task.step_ns);
+  worker.first_step = events_.now() + from_ns(task.prologue_ns);
+  worker.main_end = worker.first_step + worker.step * task.num_steps;
+  worker.steps_counted = 0;
+  worker.paused_total = 0;
+  if (paced() && worker.pending_bytes > 0) schedule_step(index);
+  watch_loads(index);
+  events_.schedule(worker.main_end, EventKind::wake, index);
+}
+
+void Machine::end_main(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  // Steps that no event has counted, as many as can matter.
+  const std::int32_t left = worker.task.num_steps - worker.steps_counted;
+  const auto enough =
+      static_cast<std::int32_t>(std::min<std::uint32_t>(sender_.send.steps_per_chunk, 1u << 20));
+  for (std::int32_t i = 0; i < std::min(left, enough); ++i) worker.pacer.step();
+  count_computing(-1);
+  compute_end_ = std::max(compute_end_, events_.now());
+  leave_state(worker);
+  worker.state = State::wait_outbox;
+  worker.since = events_.now();
+  try_epilogue(index);
+}
+
+// Starts the epilogue if the outbox can take the tile; sends what is left in it, unpaced, if not.
+void Machine::try_epilogue(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  std::int64_t needed = 0;
+  for (const SimStore& store : worker.task.stores)
+    needed += store.destination == worker.gpu ? 0 : store.bytes;
+  if (needed > 0) {
+    const auto used = [&] {
+      return worker.pending_bytes + (coupled() ? worker.unseen_bytes : waiting_bytes(worker));
+    };
+    if (used() > 0 && used() + needed > sender_.outbox_bytes) {
+      pump(index, true);
+      if (used() > 0 && used() + needed > sender_.outbox_bytes) return;
+    }
+  }
+  enter_state(worker, State::epilogue);
+  worker.main_end = events_.now() + from_ns(worker.task.epilogue_ns);
+  if (worker.task.epilogue_ns > 0) {
+    events_.schedule(worker.main_end, EventKind::wake, index);
+  } else {
+    publish(index);
+  }
+}
+
+void Machine::publish(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  if (worker.task.done_counter >= 0) raise_counter(worker.gpu, worker.task.done_counter);
+  const auto chunk = static_cast<std::int64_t>(sender_.send.chunk_bytes);
+  for (const SimStore& store : worker.task.stores) {
+    if (store.destination == worker.gpu || store.bytes <= 0) continue;
+    for (std::int64_t left = store.bytes; left > 0;) {
+      const std::int64_t size = chunk > 0 && chunk < left ? chunk : left;
+      worker.pending.push({store.destination, size});
+      worker.pending_bytes += size;
+      left -= size;
+    }
+  }
+  enter_state(worker, State::wait_sent);
+  pump(index, sender_.owner == SendOwner::main_role && !paced());
+  try_release(index);
+}
+
+// The main role goes on unless it sends itself and is not through.
+void Machine::try_release(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  if (sender_.owner == SendOwner::main_role) {
+    if (!paced() && worker.pending_bytes > 0) return;
+    if (waiting_bytes(worker) > 0) return;
+    if (coupled() && worker.unseen_bytes > 0) return;
+  }
+  const double held = to_ns(events_.now() - worker.since);
+  leave_state(worker);
+  program_.sent(worker.gpu, worker.sm, worker.task.id, to_ns(events_.now()), held);
+  worker.state = State::fetch;
+  worker.since = events_.now();
+  fetch(index);
+}
+
+// ---- loads that late stores delay
+// ----------------------------------------------------------------
+
+// While the stage has not taken what it was given, the SM's loads queue behind. The main loop lives
+// on what has been loaded for load_depth_steps steps.
+void Machine::watch_loads(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  if (setup_.load_depth_steps <= 0 || worker.check_pending || worker.paused) return;
+  if (worker.state != State::main || waiting_bytes(worker) == 0 || worker.task.num_steps == 0)
+    return;
+  worker.check_pending = true;
+  const Picoseconds begin = std::max(worker.batch_start, worker.since);
+  events_.schedule(begin + worker.step * setup_.load_depth_steps, EventKind::load_check, index);
+}
+
+void Machine::check_loads(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  if (worker.state != State::main || worker.paused || waiting_bytes(worker) == 0) return;
+  const Picoseconds begin = std::max(worker.batch_start, worker.since);
+  if (events_.now() < begin + worker.step * setup_.load_depth_steps) {
+    watch_loads(index);
+    return;
+  }
+  // The last steps have their data already.
+  if (events_.now() + worker.step * setup_.load_depth_steps >= worker.main_end) return;
+  worker.paused = true;
+  worker.pause_start = events_.now();
+  count_computing(-1);
+}
+
+void Machine::resume(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  const Picoseconds length = events_.now() - worker.pause_start;
+  worker.paused = false;
+  worker.paused_total += length;
+  worker.first_step += length;
+  worker.main_end += length;
+  out_.main.wait_load_ns += to_ns(length);
+  record(worker, SpanKind::wait_load, worker.pause_start, events_.now());
+  count_computing(1);
+  events_.schedule(worker.main_end, EventKind::wake, index);
+  if (worker.step_pending) {
+    worker.step_pending = false;
+    schedule_step(index);
+  }
+}
+
+// ---- the outbox
+// ----------------------------------------------------------------------------------
+
+void Machine::schedule_step(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  if (worker.step_pending || worker.steps_counted >= worker.task.num_steps) return;
+  worker.step_pending = true;
+  events_.schedule(worker.first_step + worker.step * (worker.steps_counted + 1), EventKind::step,
+                   index);
+}
+
+void Machine::at_step(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  if (worker.paused) return;  // resume() schedules it anew
+  worker.step_pending = false;
+  if (worker.state != State::main || worker.steps_counted >= worker.task.num_steps) return;
+  ++worker.steps_counted;
+  worker.pacer.step();
+  pump(index, false);
+  if (worker.pending_bytes > 0) schedule_step(index);
+}
+
+// Sends what may be sent now.
+void Machine::pump(std::int32_t index, bool everything) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  while (!worker.pending.empty()) {
+    if (coupled() && worker.unseen_bytes > 0) return;
+    if (sender_.send.completion == Completion::read && waiting_bytes(worker) > 0) return;
+    if (!everything && !worker.pacer.take()) return;
+    send_chunk(worker);
+  }
+}
+
+void Machine::send_chunk(Worker& worker) {
+  const SimStore chunk = worker.pending.front();
+  worker.pending.pop();
+  worker.pending_bytes -= chunk.bytes;
+  worker.unseen_bytes += chunk.bytes;
+  if (waiting_bytes(worker) == 0) {
+    worker.batch_start = events_.now();
+    worker.batch_bytes = 0;
+  }
+  worker.batch_bytes += chunk.bytes;
+  const std::int32_t index = index_of(worker.gpu, worker.sm);
+  network_.post(worker.gpu, worker.sm, chunk.destination, chunk.bytes, index);
+  watch_loads(index);
+}
+
+void Machine::on_accepted(std::int32_t gpu, std::int32_t sm) {
+  const std::int32_t index = index_of(gpu, sm);
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
+  const double issue = to_ns(events_.now() - worker.batch_start);
+  const double alone = issue_time_empty(setup_.link, static_cast<double>(worker.batch_bytes));
+  out_.issue_ns += issue;
+  out_.issue_wait_ns += std::max(0.0, issue - alone);
+  record(worker, SpanKind::issue, worker.batch_start, events_.now());
+  if (worker.paused) resume(index);
+  const bool unpaced = !paced() || worker.state == State::wait_outbox ||
+                       worker.state == State::ended || worker.state == State::barrier;
+  if (!worker.pending.empty()) pump(index, unpaced);
+  if (worker.state == State::wait_outbox) {
+    try_epilogue(index);
+  } else if (worker.state == State::wait_sent) {
+    try_release(index);
+  }
+}
+
+void Machine::on_visible(std::int32_t source_gpu, std::int32_t sm, std::int32_t destination,
+                         std::int64_t bytes, std::int32_t tag) {
+  auto& done = gpu_done_[static_cast<std::size_t>(destination)];
+  done = std::max(done, events_.now());
+  if (tag < 0) {
+    const SimPull& pull = pulls_[static_cast<std::size_t>(-tag - 1)];
+    if (pull.counter >= 0) raise_counter(destination, pull.counter);
+  } else {
+    const std::int32_t index = index_of(source_gpu, sm);
+    Worker& worker = workers_[static_cast<std::size_t>(index)];
+    worker.unseen_bytes -= bytes;
+    if (coupled()) {
+      const bool unpaced = !paced() || worker.state == State::wait_outbox ||
+                           worker.state == State::ended || worker.state == State::barrier;
+      if (!worker.pending.empty()) pump(index, unpaced);
+      if (worker.state == State::wait_outbox) {
+        try_epilogue(index);
+      } else if (worker.state == State::wait_sent) {
+        try_release(index);
+      }
+    }
+  }
+  try_barrier();
+}
+
+// ---- counters and barriers
+// -----------------------------------------------------------------------
+
+void Machine::raise_counter(std::int32_t gpu, std::int32_t counter) {
+  const auto at = static_cast<std::size_t>(gpu * num_counters_ + counter);
+  ++counters_[at];
+  if (first_waiter_[at] < 0) return;
+  // Those that may go on leave the list first: starting one may append to it.
+  std::int32_t* link = &first_waiter_[at];
+  std::vector<std::int32_t> ready;
+  while (*link >= 0) {
+    Waiter& waiter = waiters_[static_cast<std::size_t>(*link)];
+    if (workers_[static_cast<std::size_t>(waiter.worker)].task.wait_value <= counters_[at]) {
+      ready.push_back(waiter.worker);
+      free_waiters_.push_back(*link);
+      *link = waiter.next;
+    } else {
+      link = &waiter.next;
+    }
+  }
+  std::sort(ready.begin(), ready.end());
+  for (const std::int32_t index : ready) {
+    leave_state(workers_[static_cast<std::size_t>(index)]);
+    start_main(index);
+  }
+}
+
+void Machine::arrive_at_barrier(std::int32_t index) {
+  enter_state(workers_[static_cast<std::size_t>(index)], State::barrier);
+  ++num_at_barrier_;
+  pump(index, true);
+  try_barrier();
+}
+
+void Machine::try_barrier() {
+  if (barrier_opening_ || num_at_barrier_ < static_cast<std::int32_t>(workers_.size())) return;
+  if (!network_.quiescent()) return;
+  for (const Worker& worker : workers_) {
+    if (worker.pending_bytes > 0) return;
+  }
+  barrier_opening_ = true;
+  events_.schedule(events_.now() + from_ns(setup_.barrier_ns), EventKind::wake, kBarrierTarget);
+}
+
+void Machine::open_barrier() {
+  barrier_opening_ = false;
+  num_at_barrier_ = 0;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(workers_.size()); ++i) {
+    Worker& worker = workers_[static_cast<std::size_t>(i)];
+    leave_state(worker);
+    worker.state = State::fetch;
+    worker.since = events_.now();
+    fetch(i);
+  }
+}
+
+// ---- accounts
+// ------------------------------------------------------------------------------------
+
+void Machine::enter_state(Worker& worker, State state) {
+  leave_state(worker);
+  worker.state = state;
+  worker.since = events_.now();
+}
+
+void Machine::leave_state(Worker& worker) {
+  const Picoseconds now = events_.now();
+  const double length = to_ns(now - worker.since);
+  switch (worker.state) {
+    case State::main:
+      out_.main.compute_ns += length - to_ns(worker.paused_total);
+      record(worker, SpanKind::compute, worker.since, now);
+      break;
+    case State::epilogue:
+      out_.main.compute_ns += length;
+      record(worker, SpanKind::epilogue, worker.since, now);
+      break;
+    case State::wait_data:
+      out_.main.wait_data_ns += length;
+      record(worker, SpanKind::wait_data, worker.since, now);
+      break;
+    case State::wait_outbox:
+    case State::wait_sent:
+      out_.main.wait_send_ns += length;
+      record(worker, SpanKind::wait_send, worker.since, now);
+      break;
+    case State::barrier:
+      out_.main.barrier_ns += length;
+      record(worker, SpanKind::barrier, worker.since, now);
+      break;
+    case State::fetch:
+    case State::ended:
+      break;
+  }
+  worker.since = now;
+}
+
+void Machine::count_computing(std::int32_t change) {
+  const Picoseconds now = events_.now();
+  if (2 * num_computing_ < static_cast<std::int32_t>(workers_.size()))
+    low_activity_ += now - computing_changed_;
+  num_computing_ += change;
+  computing_changed_ = now;
+}
+
+void Machine::record(const Worker& worker, SpanKind kind, Picoseconds start, Picoseconds end) {
+  if (!options_.keep_timeline || end <= start) return;
+  out_.timeline.spans.push_back(
+      {worker.gpu, worker.sm, kind, worker.task.id, to_ns(start), to_ns(end)});
+}
+
+SimReport Machine::report() {
+  Picoseconds total = 0;
+  for (const Picoseconds done : gpu_done_) total = std::max(total, done);
+  count_computing(0);
+  low_activity_ += std::max<Picoseconds>(0, total - computing_changed_);
+  out_.total_ns = to_ns(total);
+  out_.compute_end_ns = to_ns(compute_end_);
+  const auto num_workers = static_cast<double>(workers_.size());
+  const RoleTimes& main = out_.main;
+  out_.main.idle_ns =
+      std::max(0.0, out_.total_ns * num_workers - main.compute_ns - main.wait_data_ns -
+                        main.wait_send_ns - main.wait_load_ns - main.barrier_ns);
+  double busiest_link = 0;
+  for (std::int32_t gpu = 0; gpu < setup_.num_gpus; ++gpu) {
+    out_.gpu_done_ns.push_back(to_ns(gpu_done_[static_cast<std::size_t>(gpu)]));
+    const PortStatistics port = network_.statistics(gpu);
+    LinkUse use;
+    use.bytes = static_cast<double>(port.bytes);
+    if (total > 0) {
+      const auto span = static_cast<double>(total);
+      use.busy_share = static_cast<double>(port.busy) / span;
+      use.mean_backlog_bytes = port.backlog_byte_ps / span;
+    }
+    use.peak_backlog_bytes = static_cast<double>(port.peak_backlog);
+    busiest_link = std::max(busiest_link, use.busy_share);
+    out_.links.push_back(use);
+  }
+  const double whole = std::max(1e-9, out_.total_ns * num_workers);
+  const double compute = main.compute_ns / whole;
+  const double data = main.wait_data_ns / whole;
+  const double idle = (main.idle_ns + main.barrier_ns) / whole;
+  out_.critical = Resource::tensor_cores;
+  double largest = compute;
+  if (busiest_link > largest) {
+    largest = busiest_link;
+    out_.critical = Resource::link;
+  }
+  if (data > largest) {
+    largest = data;
+    out_.critical = Resource::data;
+  }
+  if (idle > largest) out_.critical = Resource::idle_sms;
+  out_.low_activity_share =
+      total > 0 ? static_cast<double>(low_activity_) / static_cast<double>(total) : 0;
+  out_.num_events = events_.num_popped();
+  out_.timeline.source = "simulated";
+  return out_;
+}
+
+}  // namespace xstage::sim
+
+namespace xstage {
+
+SimReport simulate(const SimMachine& machine, const SimSender& sender, SimProgram& program,
+                   const SimOptions& options) {
+  return sim::Machine(machine, sender, program, options).run();
+}
+
+std::string_view to_string(Resource resource) noexcept {
+  switch (resource) {
+    case Resource::tensor_cores:
+      return "tensor cores";
+    case Resource::link:
+      return "link";
+    case Resource::data:
+      return "data";
+    case Resource::idle_sms:
+      return "idle SMs";
+  }
+  return "";
+}
+
+}  // namespace xstage
