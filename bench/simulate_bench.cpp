@@ -33,7 +33,8 @@ BENCHMARK(drain_limited_bursts)->Unit(benchmark::kMillisecond);
 // Eight GPUs through a switch, all to all: main loops, outboxes, egress, ingress.
 class AllToAll : public xstage::SimProgram {
  public:
-  explicit AllToAll(int num_gpus) : num_gpus_(num_gpus), at_(static_cast<std::size_t>(num_gpus) * 132) {}
+  explicit AllToAll(int num_gpus)
+      : num_gpus_(num_gpus), at_(static_cast<std::size_t>(num_gpus) * 132) {}
   xstage::SimNext next(int gpu, int sm, xstage::SimTask& task) override {
     int& tile = at_[static_cast<std::size_t>(gpu * 132 + sm)];
     if (tile == 40) return xstage::SimNext::end;

@@ -50,16 +50,14 @@ Network::Network(const SimMachine& machine, const SimOptions& options, EventList
     stage.gpu = static_cast<std::int32_t>(i / stages_per_gpu_);
     stage.sm = static_cast<std::int32_t>(i % stages_per_gpu_);
     stage.capacity = is_responder(stage) ? kUnbounded : capacity;
-    // Shares of the drain lie evenly between (1 - s) and (1 + s); the largest is one segment a
-    // round. Neighbouring SMs differ, as measured shares do not follow the SM number.
-    double weight = 1.0 + link_.share_spread;
-    if (!is_responder(stage) && num_sms_ > 1) {
-      const auto rank = static_cast<double>((static_cast<std::size_t>(stage.sm) * 61) % num_sms_);
-      weight =
-          1.0 + link_.share_spread * (2.0 * (rank + 0.5) / static_cast<double>(num_sms_) - 1.0);
-    }
-    stage.weight = std::max<std::int64_t>(
-        1, std::llround(weight / (1.0 + link_.share_spread) * static_cast<double>(segment_bytes_)));
+    stage.weight = segment_bytes_;
+  }
+  for (std::size_t i = 0; i < num_sms_; ++i) {
+    const double position =
+        2.0 * (static_cast<double>(i) + 0.5) / static_cast<double>(num_sms_) - 1.0;
+    const double share = (1.0 + link_.share_spread * position) / (1.0 + link_.share_spread);
+    weights_.push_back(
+        std::max<std::int64_t>(1, std::llround(share * static_cast<double>(segment_bytes_))));
   }
   ports_.resize(direct_ ? num_gpus_ * num_gpus_ : num_gpus_);
   for (Port& port : ports_) port.rate = ExactRate(rate);
@@ -105,6 +103,10 @@ void Network::append(std::int32_t index, std::int32_t destination, std::int64_t 
     message.issue = from_ns(size / link_.injection_rate);
   }
   const bool was_idle = stage.waiting == 0;
+  if (was_idle && !is_responder(stage) && num_sms_ > 1) {
+    const auto turn = static_cast<std::size_t>(stage.num_batches++);
+    stage.weight = weights_[(static_cast<std::size_t>(stage.sm) * 61 + turn * 37) % num_sms_];
+  }
   stage.messages.push(message);
   stage.waiting += bytes;
   ++num_messages_open_;

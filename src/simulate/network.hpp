@@ -79,6 +79,7 @@ class Network {
     std::int64_t waiting = 0;  // posted, not in the stage
     std::int64_t weight = 0;   // bytes of credit a round of the port gives
     std::int64_t credit = 0;
+    std::int32_t num_batches = 0;
     bool entering = false;  // an inject event is pending
     bool blocked = false;   // the next segment is ready and has no room
     bool queued = false;    // in the ring of a port
@@ -160,6 +161,10 @@ class Network {
   std::int64_t segment_bytes_ = 0;
   std::int64_t ingress_buffer_ = 0;
   Picoseconds latency_ = 0;
+  // Shares of the drain lie evenly between (1 - s) and (1 + s); the largest is one segment a round.
+  // Each batch of an SM takes another one, so that no SM is slow for ever: measured shares differ
+  // widely from burst to burst, and yet all SMs end together.
+  std::vector<std::int64_t> weights_;
   std::vector<Stage> stages_;
   std::vector<Port> ports_;
   std::vector<Ingress> ingresses_;
