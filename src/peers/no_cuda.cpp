@@ -1,4 +1,5 @@
 // What a build without CUDA answers: no GPUs, and why.
+#include "peers/memory_api.hpp"
 #include "peers/topology_api.hpp"
 #include "xstage/error.hpp"
 
@@ -29,6 +30,10 @@ class NoTopology final : public TopologyApi {
 
 std::unique_ptr<TopologyApi> cuda_topology() {
   return std::make_unique<NoTopology>();
+}
+
+std::shared_ptr<MemoryApi> cuda_memory() {
+  throw Error(ErrorCategory::not_possible, kReason);
 }
 
 }  // namespace xstage::peers
