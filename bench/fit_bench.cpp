@@ -68,6 +68,17 @@ void fit_samples(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(xstage::fit(samples));
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
+// No two samples of the same size or gap: every sample is a point of its own.
+void fit_distinct_samples(benchmark::State& state) {
+  auto samples = noisy_samples(static_cast<int>(state.range(0)));
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    samples[i].bytes += 1e-4 * static_cast<double>(i);
+  }
+  for (auto _ : state) benchmark::DoNotOptimize(xstage::fit(samples));
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+BENCHMARK(fit_distinct_samples)->Arg(100000)->Unit(benchmark::kMillisecond);
+
 BENCHMARK(fit_samples)->Arg(1000)->Arg(100000)->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -381,6 +381,25 @@ TEST(UnequalShares, SlowestApproachesTheDrainTime) {
   EXPECT_TRUE(std::is_sorted(times.begin(), times.end()));
 }
 
+TEST(StageOf, ByProducerCount) {
+  LinkParams link = example_link();
+  EXPECT_EQ(stage_of(link, 7).capacity_mean_bytes, 16384);
+  link.stages = {{16, 20000, 18000, 0.8}, {64, 10000, std::nullopt, 0.4}};
+  EXPECT_EQ(stage_of(link, 1).capacity_mean_bytes, 20000);
+  EXPECT_EQ(stage_of(link, 16).share_spread, 0.8);
+  const Stage middle = stage_of(link, 32);  // half-way in log K
+  EXPECT_EQ(middle.num_producers, 32);
+  EXPECT_NEAR(middle.capacity_mean_bytes.value(), 15000, 1e-9);
+  EXPECT_NEAR(middle.capacity_slowest_bytes.value(), 18000, 1e-9);
+  EXPECT_NEAR(middle.share_spread, 0.6, 1e-12);
+  EXPECT_EQ(stage_of(link, 132).capacity_mean_bytes, 10000);
+  EXPECT_THROW((void)stage_of(link, 0), Error);
+
+  link.stages = {{100, 8192, 8192, 0}};
+  EXPECT_NEAR(predict(link, kExampleBurst).isolated_issue_ns.value(), 8192 * 0.75, 1e-6);
+  EXPECT_NEAR(predict_transient(link, kExampleBurst, 1)[0], 8192 * 0.75, 1e-6);
+}
+
 TEST(IssueCurve, InterpolatesAndExtends) {
   const LinkParams link = example_link();
   EXPECT_DOUBLE_EQ(issue_time_empty(link, 1), 100);
@@ -439,6 +458,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"capacity by the slowest nan",
                  [](LinkParams& l, Burst&) { l.capacity_slowest_bytes = kNan; }},
         BadInput{"share spread 1", [](LinkParams& l, Burst&) { l.share_spread = 1; }},
+        BadInput{"stage: producers 0",
+                 [](LinkParams& l, Burst&) {
+                   l.stages = {{0, 1, 1, 0}};
+                 }},
+        BadInput{"stage: producers 16",
+                 [](LinkParams& l, Burst&) {
+                   l.stages = {{16, 1, 1, 0}, {16, 1, 1, 0}};
+                 }},
+        BadInput{"stage: share spread 2",
+                 [](LinkParams& l, Burst&) {
+                   l.stages = {{16, 1, 1, 2}};
+                 }},
         BadInput{"latency -3", [](LinkParams& l, Burst&) { l.visible_latency_ns = -3; }},
         BadInput{"factor 0", [](LinkParams& l, Burst&) { l.both_directions_factor = 0; }}),
     [](const auto& test) { return "case" + std::to_string(test.index); });

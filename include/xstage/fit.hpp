@@ -101,6 +101,10 @@ struct FitOptions {
 // cannot say is in `unidentified`.
 [[nodiscard]] Fit fit(std::span<const Sample> samples, const FitOptions& options = {});
 
+// Sets params.stages from capacity_at_k: the rows that hold an estimate. fit() has done it; readers
+// of files call it.
+void use_capacity_at_k(KindFit& fit);
+
 // Errors of `params` on those samples that can be judged, one vote a point: of the params' kind,
 // and for isolated bursts only with a known capacity. Two-direction samples are judged with
 // both_directions_factor.

@@ -23,6 +23,14 @@ struct IssuePoint {
   double issue_ns = 0;
 };
 
+// What the stage holds and how its drain is shared, for one producer count.
+struct Stage {
+  int num_producers = 0;
+  std::optional<double> capacity_mean_bytes;
+  std::optional<double> capacity_slowest_bytes;
+  double share_spread = 0;
+};
+
 struct LinkParams {
   StoreKind kind = StoreKind::bulk;
   std::vector<IssuePoint> issue_curve;  // ascending bytes; at least one point
@@ -35,6 +43,9 @@ struct LinkParams {
   // s: half-width of the producers' shares of the drain. While all are backlogged they get between
   // (1 - s) and (1 + s) of R/K, evenly spread. 0: all alike, the paper's law.
   double share_spread = 0;
+  // The same three, measured at single producer counts, ascending. Fewer producers have a little
+  // more room each and less equal shares. Empty: the values above hold for every K.
+  std::vector<Stage> stages;
   std::optional<double> visible_latency_ns;  // last byte drained -> visible to the peer (fenced)
   // Rate (B/ns) that loads of the same SM lose per B/ns of paced stores.
   std::optional<double> load_rate_loss;
@@ -83,6 +94,10 @@ struct Prediction {
 
 // R as K producers see it: min(R, K*r). Few producers are held by their own ceiling, not the link.
 [[nodiscard]] double effective_drain_rate(const LinkParams& link, int num_producers);
+
+// The stage as K producers see it: `stages`, linear in log K and constant outside, else the values
+// for every K.
+[[nodiscard]] Stage stage_of(const LinkParams& link, int num_producers);
 
 [[nodiscard]] Prediction predict(const LinkParams& link, const Burst& burst);
 

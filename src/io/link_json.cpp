@@ -346,6 +346,7 @@ class Reader {
     params.issue_curve = read_issue_curve(json.at("issue_curve"));
     if (const auto rows = json.find("capacity_at_k")) {
       for (const auto& row : rows->elements()) fit.capacity_at_k.push_back(read_capacity(row));
+      use_capacity_at_k(fit);
     }
     if (const auto errors = json.find("residuals")) fit.residuals = read_errors(*errors);
     if (const auto held_out = json.find("held_out")) {

@@ -41,6 +41,7 @@ KindFit fit_kind(std::span<const Point> points, const FitOptions& options) {
   fit_visible_latency(fitted, out);
   fit_both_directions(fitted, out);
   fit_capacity(fitted, options, out);
+  use_capacity_at_k(out);
   out.residuals = evaluate_points(out.params, fitted).burst_gap;
   if (!held_out.empty()) out.held_out = evaluate_points(out.params, held_out);
   return out;
@@ -48,6 +49,19 @@ KindFit fit_kind(std::span<const Point> points, const FitOptions& options) {
 
 }  // namespace
 }  // namespace model
+
+void use_capacity_at_k(KindFit& fit) {
+  fit.params.stages.clear();
+  for (const CapacityAtK& row : fit.capacity_at_k) {
+    if (!row.by_mean) continue;
+    Stage stage;
+    stage.num_producers = row.num_producers;
+    stage.capacity_mean_bytes = row.by_mean->bytes;
+    if (row.by_slowest) stage.capacity_slowest_bytes = row.by_slowest->bytes;
+    stage.share_spread = row.share_spread.value_or(0);
+    fit.params.stages.push_back(stage);
+  }
+}
 
 Fit fit(std::span<const Sample> samples, const FitOptions& options) {
   if (samples.empty()) {

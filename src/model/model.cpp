@@ -53,8 +53,14 @@ double max_free_bytes(const LinkParams& link, double ns_per_byte, double gap_ns)
   return curve.back().bytes - excess(curve.back()) / slope;
 }
 
-std::optional<double> any_capacity(const LinkParams& link) {
-  return link.capacity_mean_bytes ? link.capacity_mean_bytes : link.capacity_slowest_bytes;
+std::optional<double> any_capacity(const Stage& stage) {
+  return stage.capacity_mean_bytes ? stage.capacity_mean_bytes : stage.capacity_slowest_bytes;
+}
+
+std::optional<double> mix(const std::optional<double>& low, const std::optional<double>& high,
+                          double part) {
+  if (!low || !high) return low ? low : high;
+  return part == 0 ? *low : *low + part * (*high - *low);  // infinity * 0 would be NaN
 }
 
 // Mean of times that are at least t0; exactly t0 if nobody waits.
@@ -81,22 +87,23 @@ std::optional<long> first_stalled_burst(double volume, double rate, double total
 void predict_isolated(const LinkParams& link, const Burst& burst, Prediction& out) {
   const double rate = effective_drain_rate(link, burst.num_producers);
   const double volume = burst.num_producers * burst.bytes;
+  const Stage stage = stage_of(link, burst.num_producers);
   const model::FluidShare share(burst.num_producers, link.drain_rate, link.injection_rate,
-                                link.share_spread);
+                                stage.share_spread);
   std::vector<double> times;
-  if (link.capacity_mean_bytes) {
-    share.issue_times(burst.bytes, *link.capacity_mean_bytes, out.t0_ns, times);
+  if (stage.capacity_mean_bytes) {
+    share.issue_times(burst.bytes, *stage.capacity_mean_bytes, out.t0_ns, times);
     out.isolated_issue_ns = mean_of(times, out.t0_ns);
   }
-  if (link.capacity_slowest_bytes) {
-    share.issue_times(burst.bytes, *link.capacity_slowest_bytes, out.t0_ns, times);
+  if (stage.capacity_slowest_bytes) {
+    share.issue_times(burst.bytes, *stage.capacity_slowest_bytes, out.t0_ns, times);
     out.isolated_issue_slowest_ns = times.back();
   }
   if (link.visible_latency_ns) {
     out.isolated_visible_ns = std::max(out.t0_ns, volume / rate) + *link.visible_latency_ns;
   }
   const auto capacity =
-      link.capacity_slowest_bytes ? link.capacity_slowest_bytes : link.capacity_mean_bytes;
+      stage.capacity_slowest_bytes ? stage.capacity_slowest_bytes : stage.capacity_mean_bytes;
   if (!capacity) return;
   const auto worst =
       out.isolated_issue_slowest_ns ? out.isolated_issue_slowest_ns : out.isolated_issue_ns;
@@ -121,6 +128,33 @@ double effective_drain_rate(const LinkParams& link, int num_producers) {
   model::check_range("injection rate r", link.injection_rate, 0, model::kMaxRate, true);
   model::check_producers(num_producers);
   return std::min(link.drain_rate, num_producers * link.injection_rate);
+}
+
+Stage stage_of(const LinkParams& link, int num_producers) {
+  model::check_producers(num_producers);
+  if (link.stages.empty()) {
+    return {num_producers, link.capacity_mean_bytes, link.capacity_slowest_bytes,
+            link.share_spread};
+  }
+  const auto above = std::find_if(link.stages.begin(), link.stages.end(), [&](const Stage& stage) {
+    return stage.num_producers >= num_producers;
+  });
+  Stage found;
+  if (above == link.stages.begin()) {
+    found = link.stages.front();
+  } else if (above == link.stages.end()) {
+    found = link.stages.back();
+  } else {
+    const Stage& low = *(above - 1);
+    const double part = std::log(static_cast<double>(num_producers) / low.num_producers) /
+                        std::log(static_cast<double>(above->num_producers) / low.num_producers);
+    found.capacity_mean_bytes = mix(low.capacity_mean_bytes, above->capacity_mean_bytes, part);
+    found.capacity_slowest_bytes =
+        mix(low.capacity_slowest_bytes, above->capacity_slowest_bytes, part);
+    found.share_spread = low.share_spread + part * (above->share_spread - low.share_spread);
+  }
+  found.num_producers = num_producers;
+  return found;
 }
 
 Prediction predict(const LinkParams& link, const Burst& burst) {
@@ -154,7 +188,7 @@ std::vector<double> predict_transient(const LinkParams& link, const Burst& burst
   model::check_link(link);
   model::check_burst(burst);
   model::check_range("bursts", num_bursts, 1, 1e8);
-  const auto capacity = any_capacity(link);
+  const auto capacity = any_capacity(stage_of(link, burst.num_producers));
   if (!capacity) {
     throw Error(ErrorCategory::usage,
                 "a transient needs a capacity, and this link's is unknown; measure an isolated "
@@ -181,14 +215,15 @@ std::vector<double> predict_isolated_producers(const LinkParams& link, int num_p
   model::check_link(link);
   model::check_producers(num_producers);
   model::check_bytes(bytes);
-  const auto capacity = any_capacity(link);
+  const Stage stage = stage_of(link, num_producers);
+  const auto capacity = any_capacity(stage);
   if (!capacity) {
     throw Error(ErrorCategory::usage,
                 "an isolated burst needs a capacity, and this link's is unknown; measure an "
                 "isolated burst that waits");
   }
   std::vector<double> times;
-  model::FluidShare(num_producers, link.drain_rate, link.injection_rate, link.share_spread)
+  model::FluidShare(num_producers, link.drain_rate, link.injection_rate, stage.share_spread)
       .issue_times(bytes, *capacity, curve_at(link, bytes), times);
   return times;
 }

@@ -63,6 +63,14 @@ void check_link(const LinkParams& link) {
   check_capacity("capacity by the mean", link.capacity_mean_bytes);
   check_capacity("capacity by the slowest", link.capacity_slowest_bytes);
   check_range("share spread", link.share_spread, 0, kMaxSpread);
+  int previous = 0;
+  for (const Stage& stage : link.stages) {
+    check_range("stage: producers", stage.num_producers, previous + 1, kMaxProducers);
+    check_capacity("stage: capacity by the mean", stage.capacity_mean_bytes);
+    check_capacity("stage: capacity by the slowest", stage.capacity_slowest_bytes);
+    check_range("stage: share spread", stage.share_spread, 0, kMaxSpread);
+    previous = stage.num_producers;
+  }
   check_optional("visibility latency", link.visible_latency_ns, kMaxTimeNs);
   check_range("both-directions factor", link.both_directions_factor, 0, 2, true);
 }
