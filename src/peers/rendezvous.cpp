@@ -238,15 +238,17 @@ class Caller {
 
   Links run() {
     Links links;
-    links.control.push_back(call(Line::control));
-    links.life.push_back(call(Line::life));
+    links.control.push_back(call(Line::control, nullptr));
+    links.life.push_back(call(Line::life, &links.control.front()));
     wait_for_welcome(links);
     return links;
   }
 
  private:
-  Socket call(Line line) {
+  // With the control line open, rank 0 may have refused us before the second call comes through.
+  Socket call(Line line, const Socket* control) {
     while (true) {
+      if (control != nullptr) (void)answer_of(*control, Clock::now());
       Socket socket = Socket::connect_to(name_);
       if (socket) {
         const PeerCredentials other = socket.credentials();
@@ -271,27 +273,32 @@ class Caller {
     }
   }
 
-  void wait_for_welcome(Links& links) const {
-    // Rank 0 knows better who is missing; give its message a little longer.
-    const Deadline deadline = deadline_ + std::chrono::seconds(1);
+  // Throws what rank 0 says in place of a welcome; returns a welcome, or nothing so far.
+  Message answer_of(const Socket& control, Deadline deadline) const {
     Message message;
-    const ReceiveResult result = links.control[0].receive(message, deadline);
+    message.type = MessageType::hello;  // no answer yet
+    const ReceiveResult result = control.receive(message, deadline);
+    if (result == ReceiveResult::nothing) return message;
     if (result == ReceiveResult::message && message.type == MessageType::fail) {
       throw unpack_error(message.payload);
     }
-    if (result == ReceiveResult::message && message.type == MessageType::welcome) {
-      std::istringstream pids(message.payload);
-      for (pid_t pid = 0; pids >> pid;) links.pids.push_back(pid);
-      links.pids.resize(static_cast<std::size_t>(launch_.num_ranks), 0);
-      return;
-    }
-    if (result == ReceiveResult::nothing) {
+    if (result == ReceiveResult::message && message.type == MessageType::welcome) return message;
+    throw Error(ErrorCategory::timeout,
+                "rendezvous of job \"" + launch_.job + "\": rank 0 hung up");
+  }
+
+  void wait_for_welcome(Links& links) const {
+    // Rank 0 knows better who is missing; give its message a little longer.
+    const Deadline deadline = deadline_ + std::chrono::seconds(1);
+    const Message message = answer_of(links.control[0], deadline);
+    if (message.type != MessageType::welcome) {
       throw Error(ErrorCategory::timeout, "rendezvous of job \"" + launch_.job +
                                               "\": no answer from rank 0 within " +
                                               seconds_text(options_.timeout_ns));
     }
-    throw Error(ErrorCategory::timeout,
-                "rendezvous of job \"" + launch_.job + "\": rank 0 hung up");
+    std::istringstream pids(message.payload);
+    for (pid_t pid = 0; pids >> pid;) links.pids.push_back(pid);
+    links.pids.resize(static_cast<std::size_t>(launch_.num_ranks), 0);
   }
 
   const LaunchInfo& launch_;
