@@ -3,6 +3,7 @@
 // columns of that table.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 #include "model/fit_parts.hpp"
@@ -234,13 +235,26 @@ CapacityAtK capacity_at(std::span<const Burst> bursts, const LinkParams& link, b
   return row;
 }
 
-void explain_missing(std::span<const Burst> bursts, KindFit& out) {
+// What did not wait still bounds the capacity from below: q >= B - (R/K)*T.
+void explain_missing(std::span<const Burst> bursts, const LinkParams& link, KindFit& out) {
   std::string reason = "no isolated burst of enough producers to fill the link";
-  if (!bursts.empty()) {
-    double largest = 0;
-    for (const Burst& burst : bursts) largest = std::max(largest, burst.point->bytes);
-    reason = "no isolated burst exceeds the capacity: bursts of up to " + to_text(largest / kKib) +
-             " KiB per SM did not wait";
+  const Point* largest = nullptr;
+  double bound = 0;
+  for (const Burst& burst : bursts) {
+    const Point& point = *burst.point;
+    const double held = point.bytes - link.drain_rate / point.num_producers * burst.t0_ns;
+    if (!largest || held > bound) {
+      largest = &point;
+      bound = std::max(0.0, held);
+    }
+  }
+  if (largest) {
+    char text[160];
+    std::snprintf(text, sizeof(text),
+                  "no isolated burst exceeds the capacity; K=%d and %.6g KiB did not wait, so q is "
+                  "at least %.4g KiB",
+                  largest->num_producers, largest->bytes / kKib, bound / kKib);
+    reason = text;
   }
   add_unidentified(out, "capacity_mean_bytes", reason);
   add_unidentified(out, "capacity_slowest_bytes", reason);
@@ -254,7 +268,7 @@ void fit_capacity(std::span<const Point> points, const FitOptions& options, Kind
   const std::vector<Burst> bursts = bursts_of(points, link);
   const auto waits = [](const Burst& burst) { return burst.waits; };
   if (std::none_of(bursts.begin(), bursts.end(), waits)) {
-    explain_missing(bursts, out);
+    explain_missing(bursts, link, out);
     return;
   }
   const bool has_slowest = std::any_of(bursts.begin(), bursts.end(), [](const Burst& burst) {
