@@ -25,4 +25,17 @@ void predict_steady_state(benchmark::State& state) {
 }
 BENCHMARK(predict_steady_state);
 
+// With a capacity the isolated burst comes on top: every producer's share, twice.
+void predict_with_capacity(benchmark::State& state) {
+  auto link = example_link();
+  link.capacity_mean_bytes = 17000;
+  link.capacity_slowest_bytes = 17000;
+  link.share_spread = 0.4;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        xstage::predict(link, {.num_producers = 132, .bytes = 32768, .gap_ns = 8000}));
+  }
+}
+BENCHMARK(predict_with_capacity);
+
 }  // namespace
