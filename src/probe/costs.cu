@@ -290,11 +290,12 @@ SharedEgress measure_shared_egress(Link& link, StoreKind kind) {
   const double read_ns = static_cast<double>(bytes) / rates.read_alone;
   const int num_reads =
       std::max(4, static_cast<int>(4 * store_bytes / rates.store_alone / read_ns));
+  link.prepare(spec);
   check(cudaSetDevice(reader), "cudaSetDevice");
   events.begin(stream);
   for (int i = 0; i < num_reads; ++i) read_once();
   events.end(stream);
-  link.launch(spec);
+  link.start();
   const BurstRun run = link.collect();
   rates.store_together = store_bytes / run.kernel_ns;
   const double elapsed = events.elapsed_ns();

@@ -151,7 +151,18 @@ void Link::check_abort(const char* what) const {
   throw Error(ErrorCategory::timeout, std::string(what) + ": a wait on the GPU passed its deadline");
 }
 
-void Link::launch(const BurstSpec& spec) {
+// The launch that start() will make.
+struct Link::Prepared {
+  BurstArgs args{};
+  CUtensorMap map{};
+  Kernel kernel = nullptr;
+  std::size_t shared_bytes = 0;
+};
+
+Link::~Link() = default;
+Link::Link(Link&&) noexcept = default;
+
+void Link::prepare(const BurstSpec& spec) {
   const bool host = target_.type == Endpoint::Type::host_memory;
   const Geometry g = geometry_of(spec, host);
   if (spec.bytes == 0 || spec.bytes % 128 != 0 ||
@@ -172,7 +183,8 @@ void Link::launch(const BurstSpec& spec) {
         "cudaMemcpyAsync");
   check(cudaMemsetAsync(scratch.num_arrived, 0, 8192, stream_->get()), "cudaMemsetAsync");
 
-  BurstArgs args{};
+  prepared_ = std::make_unique<Prepared>();
+  BurstArgs& args = prepared_->args;
   args.destination = destination_.data();
   args.row_order = nullptr;
   if (spec.layout.rows == Layout::Rows::random) {
@@ -212,27 +224,33 @@ void Link::launch(const BurstSpec& spec) {
   args.num_wrong_loads = scratch.num_wrong;
   args.wait = {abort_word(), static_cast<std::uint64_t>(timeout_s_ * 1e9)};
 
-  CUtensorMap map{};
   if (spec.kind == StoreKind::tensor) {
     const std::uint64_t rows = g.total_bytes / g.pitch_bytes;
-    map = make_row_box_map(destination_.data(), g.num_columns << g.row_shift, rows, g.pitch_bytes,
+    prepared_->map = make_row_box_map(destination_.data(), g.num_columns << g.row_shift, rows, g.pitch_bytes,
                            1u << g.row_shift, spec.send.chunk_bytes >> g.row_shift);
   }
   prepare_destination(destination_, g.total_bytes, spec, *stream_,
                       {g.block_stride_bytes, g.num_columns, g.row_shift, g.pitch_bytes,
                        g.num_slices});
-  const Kernel kernel = kernel_of(spec);
-  const std::size_t shared =
+  prepared_->kernel = kernel_of(spec);
+  prepared_->shared_bytes =
       std::max<std::size_t>(kMinSharedBytes, (spec.bytes + 1023) / 1024 * 1024 +
                                                  (spec.gap_steps > 0 ? 2 * kGapStageBytes : 0));
   check(cudaSetDevice(source_idx_), "cudaSetDevice");
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(prepared_->kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(prepared_->shared_bytes)),
         "cudaFuncSetAttribute");
-  void* arguments[] = {&args, &map};
+  stream_->synchronize();
+}
+
+void Link::start() {
+  check(cudaSetDevice(source_idx_), "cudaSetDevice");
+  void* arguments[] = {&prepared_->args, &prepared_->map};
   events_->begin(*stream_);
-  check(cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(num_sms_),
-                                    dim3(kNumThreads), arguments, shared, stream_->get()),
+  check(cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(prepared_->kernel),
+                                    dim3(num_sms_), dim3(kNumThreads), arguments,
+                                    prepared_->shared_bytes, stream_->get()),
         "burst kernel launch");
   events_->end(*stream_);
 }

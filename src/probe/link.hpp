@@ -23,6 +23,8 @@ class Link {
  public:
   // Enables peer access where needed. Throws Error(not_possible) with the reason.
   Link(int source_idx, Target target, double timeout_s);
+  ~Link();
+  Link(Link&&) noexcept;
 
   [[nodiscard]] int source_idx() const noexcept { return source_idx_; }
   [[nodiscard]] const Target& target() const noexcept { return target_; }
@@ -33,12 +35,15 @@ class Link {
   [[nodiscard]] const Buffer& destination() const noexcept { return destination_; }
   [[nodiscard]] double timeout_s() const noexcept { return timeout_s_; }
 
-  // Starts the burst kernel; collect() waits for it, reads the samples and checks every byte that
-  // the producers were to write and the guard zones between them. One run at a time.
-  void launch(const BurstSpec& spec);
+  // prepare() poisons the destination and sets everything up; start() only launches the kernel, so
+  // that several links can start close together; collect() waits, reads the samples and checks every
+  // byte that the producers were to write and the guard zones between them. One run at a time.
+  void prepare(const BurstSpec& spec);
+  void start();
   [[nodiscard]] BurstRun collect();
   [[nodiscard]] BurstRun run(const BurstSpec& spec) {
-    launch(spec);
+    prepare(spec);
+    start();
     return collect();
   }
 
@@ -65,6 +70,8 @@ class Link {
   Buffer row_order_;    // device: permutation of rows
   std::vector<std::uint32_t> row_order_host_;
   BurstSpec spec_;      // of the run in flight
+  struct Prepared;
+  std::unique_ptr<Prepared> prepared_;
 };
 
 // SMs that store, for K producers: spread over TPCs (pairs of neighbouring SMs), or pairs filled

@@ -10,6 +10,9 @@
 
 namespace xstage::probe {
 
+// A finished output tile: 128 rows of 128 bf16 values.
+inline constexpr std::uint32_t kTileSendBytes = 32 * 1024;
+
 struct MockSpec {
   enum class Owner : std::uint8_t { spare_warp, consumers, none };
   Owner owner = Owner::spare_warp;  // none: the same kernel without communication
