@@ -17,27 +17,53 @@ namespace xstage::device {
 using xstage::WaitContext;
 using xstage::WaitTag;
 
-// Polls between two looks at the clock and the abort words.
+// Polls between two looks at the clock.
 inline constexpr int kPollsPerCheck = 32;
 
-// True if waiting has become useless: an abort word is set, here or (read over PCIe) by the host.
-__device__ inline bool is_aborted(const WaitContext& context) {
-  if (context.abort != nullptr && load_relaxed_system(context.abort) != 0) return true;
-  return context.control != nullptr && load_relaxed_system(&context.control->host_page->abort) != 0;
+// Looks at the abort words are far apart in time: every thread of every SM may be waiting, and a
+// read of the host's page crosses PCIe (polled at every turn it slowed a kernel 90 times).
+inline constexpr std::uint32_t kLookInterval = 32;  // coarse steps, about 33 us: the rank's own word
+inline constexpr std::uint32_t kLooksPerHostLook = 32;  // about 1 ms: the host's page
+
+// Times of waits in steps of 1024 ns: 32 bits hold 73 minutes, in one register.
+__device__ inline std::uint32_t coarse_time() {
+  return static_cast<std::uint32_t>(global_time_ns() >> 10);
 }
+__device__ inline std::uint32_t coarse_deadline(const WaitContext& context) {
+  const std::uint64_t steps = context.deadline_ns >> 10;
+  return steps > 0x7fffffffu ? 0x7fffffffu : static_cast<std::uint32_t>(steps) + 1;
+}
+
+// When a wait that goes on must look at the abort words next.
+struct LookSchedule {
+  std::uint32_t start = coarse_time();
+  std::uint32_t num_looks = 0;
+
+  // True if waiting has become useless: an abort word is set, here or by the host.
+  __device__ bool sees_abort(const WaitContext& context) {
+    if (coarse_time() - start < num_looks * kLookInterval) return false;
+    const std::uint32_t look = num_looks++;
+    if (context.abort != nullptr && load_relaxed_system(context.abort) != 0) return true;
+    return context.control != nullptr && look % kLooksPerHostLook == 0 &&
+           load_relaxed_system(&context.control->host_page->abort) != 0;
+  }
+  __device__ bool is_late(const WaitContext& context) const {
+    return context.deadline_ns != 0 && coarse_time() - start > coarse_deadline(context);
+  }
+};
 
 // Polls `ready()` until it is true. Returns false if the deadline passed or the abort word is set;
 // the caller then runs to its end without waiting again. Records nothing: for waits inside a CTA.
 template <typename Ready>
 __device__ inline bool wait_until(const WaitContext& context, Ready ready) {
   if (ready()) return true;
-  const std::uint64_t start_ns = global_time_ns();
+  LookSchedule schedule;
   while (true) {
     for (int i = 0; i < kPollsPerCheck; ++i) {
       if (ready()) return true;
     }
-    if (is_aborted(context)) return false;
-    if (context.deadline_ns != 0 && global_time_ns() - start_ns > context.deadline_ns) {
+    if (schedule.sees_abort(context)) return false;
+    if (schedule.is_late(context)) {
       if (context.abort != nullptr) store_relaxed_system(context.abort, 1);
       return false;
     }
@@ -55,35 +81,22 @@ __device__ inline bool has_reached(std::uint32_t seen, std::uint32_t expected) {
   return static_cast<std::int32_t>(seen - expected) >= 0;
 }
 
-// Times of waits in steps of 1024 ns: 32 bits hold 73 minutes, in one register.
-__device__ inline std::uint32_t coarse_time() {
-  return static_cast<std::uint32_t>(global_time_ns() >> 10);
-}
-__device__ inline std::uint32_t coarse_deadline(const WaitContext& context) {
-  const std::uint64_t steps = context.deadline_ns >> 10;
-  return steps > 0x7fffffffu ? 0x7fffffffu : static_cast<std::uint32_t>(steps) + 1;
-}
-
-// Whether a wait that began at coarse time `start` must end now, and why.
-__device__ inline WaitOutcome outcome_so_far(const WaitContext& context, std::uint32_t start) {
-  if (is_aborted(context)) return WaitOutcome::aborted;
-  const bool late = context.deadline_ns != 0 && coarse_time() - start > coarse_deadline(context);
-  return late ? WaitOutcome::deadline : WaitOutcome::fine;
-}
-
 // Until the flag has reached `expected`, with acquire order at system scope: what its writer stored
 // before the flag is then visible to this thread. `peer` is the rank that is waited for, or -1.
 __device__ inline bool wait_flag(const WaitContext& context, const std::uint32_t* flag,
                                  std::uint32_t expected, int peer, std::uint32_t tag) {
   if (has_reached(load_acquire_system(flag), expected)) return true;
-  const std::uint32_t start = coarse_time();
+  LookSchedule schedule;
   for (std::uint32_t num_polls = 1;; ++num_polls) {
     const std::uint32_t seen = load_acquire_system(flag);
     if (has_reached(seen, expected)) return true;
     if (num_polls % kPollsPerCheck != 0) continue;
-    const WaitOutcome outcome = outcome_so_far(context, start);
+    const WaitOutcome outcome = schedule.sees_abort(context) ? WaitOutcome::aborted
+                                : schedule.is_late(context)  ? WaitOutcome::deadline
+                                                             : WaitOutcome::fine;
     if (outcome == WaitOutcome::fine) continue;
-    give_up(context, FailedWait{peer, tag, expected, seen, coarse_time() - start, outcome});
+    give_up(context,
+            FailedWait{peer, tag, expected, seen, coarse_time() - schedule.start, outcome});
     return false;
   }
 }

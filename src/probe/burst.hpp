@@ -7,7 +7,7 @@
 
 #include "xstage/send.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 // How a producer's bytes lie at the destination. The parcel of a burst is `bytes` long; offset o of
 // it goes to base + block + row(o) * pitch + (o mod row), rows taken in the order of row_order.
@@ -57,4 +57,4 @@ struct BurstRun {
   }
 };
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

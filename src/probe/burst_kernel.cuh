@@ -11,7 +11,7 @@
 #include "probe/pattern.hpp"
 #include "probe/tensor_gap.cuh"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 inline constexpr int kNumThreads = 256;
 inline constexpr std::uint32_t kMaxBursts = 512;
@@ -205,4 +205,4 @@ __global__ void __launch_bounds__(kNumThreads, 1)
   }
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -7,7 +7,7 @@
 #include "device/wait.cuh"
 #include "xstage/samples.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 namespace {
 
 constexpr int kNumCosts = 5;
@@ -318,4 +318,4 @@ double measure_timer_step_ns(const Link& link) {
   return static_cast<double>(step);
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -6,7 +6,7 @@
 
 #include "probe/link.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 // Medians over `num_rounds`, one thread on an idle link, ns.
 struct FenceCosts {
@@ -39,4 +39,4 @@ struct SharedEgress {
 // Step of the global timer, ns: the precision of a common start.
 [[nodiscard]] double measure_timer_step_ns(const Link& link);
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

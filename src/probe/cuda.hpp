@@ -9,7 +9,7 @@
 
 #include "xstage/error.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
@@ -121,4 +121,4 @@ class EventPair {
   cudaEvent_t end_ = nullptr;
 };
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

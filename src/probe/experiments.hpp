@@ -10,7 +10,7 @@
 #include "probe/link.hpp"
 #include "xstage/probe.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 // One pair being probed.
 struct Context {
@@ -70,4 +70,4 @@ void part_control(Context& context);
 void part_memory(Context& context);
 void part_mock_attention(Context& context);
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -8,7 +8,7 @@
 #include "probe/tensor_map.hpp"
 #include "probe/verify.cuh"
 
-namespace xstage::probe {
+namespace xstage::probing {
 namespace {
 
 constexpr std::size_t kScratchBytes = 16u << 20;
@@ -305,4 +305,4 @@ BurstRun Link::collect() {
   return run;
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -11,7 +11,7 @@
 #include "probe/cuda.hpp"
 #include "xstage/link_profile.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 // Where the bytes go.
 struct Target {
@@ -79,4 +79,4 @@ class Link {
 [[nodiscard]] std::vector<std::int32_t> place_producers(int num_sms, int num_producers,
                                                         bool two_per_tpc);
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

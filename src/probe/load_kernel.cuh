@@ -8,7 +8,7 @@
 #include "device/wait.cuh"
 #include "probe/burst_kernel.cuh"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 inline constexpr std::uint32_t kLoadBytes = 16 * 1024;
 inline constexpr std::uint32_t kMaxLoadsInFlight = 4;
@@ -146,4 +146,4 @@ __global__ void __launch_bounds__(kNumThreads + 32, 1) load_kernel(const LoadArg
   }
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -4,7 +4,7 @@
 
 #include "probe/load_kernel.cuh"
 
-namespace xstage::probe {
+namespace xstage::probing {
 namespace {
 
 using Kernel = void (*)(LoadArgs);
@@ -133,4 +133,4 @@ LoadRun run_loads(const Link& link, const LoadSpec& spec) {
   return summarise(out, spec, num_sms, cycles_per_ns);
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -5,7 +5,7 @@
 
 #include "probe/link.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 struct LoadSpec {
   bool stores = true;        // false: the control, loads alone
@@ -30,4 +30,4 @@ struct LoadRun {
 
 [[nodiscard]] LoadRun run_loads(const Link& link, const LoadSpec& spec);
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -5,7 +5,7 @@
 
 #include "probe/mock_attention.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 // The roles meet only through barriers in shared memory; none of them waits at a tile boundary for
 // the CTA.
@@ -169,4 +169,4 @@ MockRun run_mock_attention(const Link& link, const MockSpec& spec) {
   return run;
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -13,7 +13,7 @@
 #include "probe/burst_kernel.cuh"
 #include "probe/tensor_gap.cuh"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 inline constexpr std::uint32_t kStepBytes = 40 * 1024;
 inline constexpr std::uint32_t kTileBytes = 32 * 1024;
@@ -153,4 +153,4 @@ __device__ inline void run_mock_consumers(const MockArgs& args, MockShared& shar
 
 __global__ void __launch_bounds__(kMockThreads, 1) mock_attention_kernel(const MockArgs args);
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -8,7 +8,7 @@
 #include "probe/link.hpp"
 #include "xstage/send.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 // A finished output tile: 128 rows of 128 bf16 values.
 inline constexpr std::uint32_t kTileSendBytes = 32 * 1024;
@@ -35,4 +35,4 @@ struct MockRun {
 
 [[nodiscard]] MockRun run_mock_attention(const Link& link, const MockSpec& spec);
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -6,7 +6,7 @@
 #include "probe/mock_attention.hpp"
 #include "xstage/grid.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 namespace {
 
 using Row = std::vector<std::variant<std::string, double>>;
@@ -186,4 +186,4 @@ void part_mock_attention(Context& context) {
   context.pair.tables.push_back(std::move(table));
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

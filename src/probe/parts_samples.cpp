@@ -4,7 +4,7 @@
 #include "probe/experiments.hpp"
 #include "xstage/grid.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 namespace {
 
 constexpr int kWarmRounds = 4;
@@ -231,4 +231,4 @@ void part_directions(Context& context) {
   }
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

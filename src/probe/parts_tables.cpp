@@ -6,7 +6,7 @@
 #include "probe/experiments.hpp"
 #include "xstage/grid.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 namespace {
 
 constexpr int kRounds = 20;  // of which the first 4 are dropped
@@ -285,4 +285,4 @@ void part_memory(Context& context) {
   add(context.pair, "local_copy_rate", "B/ns", measure_local_copy_rate(context.link));
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

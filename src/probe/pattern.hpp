@@ -6,7 +6,7 @@
 
 #include "xstage/send.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 // What the destination holds before a run; never a payload word by more than chance.
 inline constexpr std::uint32_t kPoisonByte = 0xA5;
@@ -27,4 +27,4 @@ XSTAGE_HOST_DEVICE constexpr std::uint32_t payload(std::uint32_t seed, std::uint
   return mix(seed ^ mix(producer_idx * 0x9E3779B9u + word_idx));
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -2,7 +2,7 @@
 
 #include "probe/link.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 std::vector<std::int32_t> place_producers(int num_sms, int num_producers, bool two_per_tpc) {
   // SM 2i and 2i+1 are taken to be one TPC, as on all parts since Volta.
@@ -26,4 +26,4 @@ std::vector<std::int32_t> place_producers(int num_sms, int num_producers, bool t
   return producer_of_sm;
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -11,9 +11,9 @@
 namespace xstage {
 namespace {
 
-using probe::Context;
-using probe::Link;
-using probe::Target;
+using probing::Context;
+using probing::Link;
+using probing::Target;
 
 struct Part {
   std::string_view name;
@@ -22,23 +22,23 @@ struct Part {
 };
 
 constexpr std::array kParts{
-    Part{"canary", probe::part_canary, true},
-    Part{"rate", probe::part_rate, true},
-    Part{"isolated", probe::part_isolated, true},
-    Part{"periodic", probe::part_periodic, true},
-    Part{"directions", probe::part_directions, false},
-    Part{"pieces", probe::part_pieces, false},
-    Part{"placement", probe::part_placement, false},
-    Part{"patterns", probe::part_patterns, false},
-    Part{"kinds", probe::part_kinds, false},
-    Part{"loads", probe::part_loads, false},
-    Part{"pacing", probe::part_pacing, false},
-    Part{"egress", probe::part_egress, false},
-    Part{"costs", probe::part_costs, false},
-    Part{"idle", probe::part_idle, false},
-    Part{"control", probe::part_control, false},
-    Part{"memory", probe::part_memory, false},
-    Part{"mock_attention", probe::part_mock_attention, false},
+    Part{"canary", probing::part_canary, true},
+    Part{"rate", probing::part_rate, true},
+    Part{"isolated", probing::part_isolated, true},
+    Part{"periodic", probing::part_periodic, true},
+    Part{"directions", probing::part_directions, false},
+    Part{"pieces", probing::part_pieces, false},
+    Part{"placement", probing::part_placement, false},
+    Part{"patterns", probing::part_patterns, false},
+    Part{"kinds", probing::part_kinds, false},
+    Part{"loads", probing::part_loads, false},
+    Part{"pacing", probing::part_pacing, false},
+    Part{"egress", probing::part_egress, false},
+    Part{"costs", probing::part_costs, false},
+    Part{"idle", probing::part_idle, false},
+    Part{"control", probing::part_control, false},
+    Part{"memory", probing::part_memory, false},
+    Part{"mock_attention", probing::part_mock_attention, false},
 };
 
 struct Pair {
@@ -119,10 +119,10 @@ ProbedPair describe(const Topology& topology, const Pair& pair) {
 
 // Clock of the source under load: cycles of its SMs against the global timer during a long run.
 double loaded_clock_mhz(Context& context) {
-  probe::BurstSpec spec =
-      probe::burst_of(context, StoreKind::register16, context.link.num_sms(), 8192);
+  probing::BurstSpec spec =
+      probing::burst_of(context, StoreKind::register16, context.link.num_sms(), 8192);
   spec.num_bursts = 400;
-  return 1e3 * probe::run_checked(context, spec).cycles_per_ns;
+  return 1e3 * probing::run_checked(context, spec).cycles_per_ns;
 }
 
 bool wanted(const ProbeOptions& options, const Part& part) {

@@ -5,7 +5,7 @@
 
 #include "probe/experiments.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 namespace {
 
 constexpr int kWindowBursts = 15;
@@ -67,7 +67,8 @@ void append_periodic(const BurstRun& run, const BurstSpec& spec, double nominal_
         issue.push_back(run.at(burst, p).read_ns);
         accept.push_back(run.at(burst, p).accept_ns);
       }
-      period += (run.at(begin + kWindowBursts, p).start_ns - run.at(begin, p).start_ns) /
+      period += static_cast<double>(run.at(begin + kWindowBursts, p).start_ns -
+                                    run.at(begin, p).start_ns) /
                 kWindowBursts / run.num_producers;
     }
     Sample sample = sample_of(spec, Experiment::periodic);
@@ -142,10 +143,10 @@ double zero_gap_rate(Context& context, StoreKind kind, int num_producers, double
   const int first = spec.num_bursts / 2;
   const int last = spec.num_bursts - 1;
   for (int p = 0; p < run.num_producers; ++p) {
-    period += (run.at(last, p).start_ns - run.at(first, p).start_ns) / (last - first) /
-              run.num_producers;
+    period += static_cast<double>(run.at(last, p).start_ns - run.at(first, p).start_ns) /
+              (last - first) / run.num_producers;
   }
   return static_cast<double>(spec.bytes) * num_producers / period;
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

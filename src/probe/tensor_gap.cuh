@@ -9,7 +9,7 @@
 #include "device/ptx.cuh"
 #include "device/wait.cuh"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 inline constexpr std::uint32_t kGapStageBytes = 16 * 1024;
 inline constexpr std::uint32_t kGapSourceBytesPerSm = 256 * 1024;  // all SMs together fit in L2
@@ -92,4 +92,4 @@ class TensorGap {
   std::uint32_t step_ = 0;  // over the whole kernel: stage and parity follow from it
 };
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

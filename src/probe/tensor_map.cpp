@@ -6,7 +6,7 @@
 
 #include "probe/cuda.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 CUtensorMap make_row_box_map(void* base, std::uint64_t row_bytes, std::uint64_t num_rows,
                              std::uint64_t pitch_bytes, std::uint32_t box_bytes,
@@ -37,4 +37,4 @@ CUtensorMap make_row_box_map(void* base, std::uint64_t row_bytes, std::uint64_t 
   return map;
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 // A row-major matrix of bf16: `row_bytes` wide, `num_rows` rows `pitch_bytes` apart; the box is
 // `box_bytes` wide (at most 512) and `box_rows` high (at most 256). No swizzle: shared memory holds
@@ -15,4 +15,4 @@ namespace xstage::probe {
                                            std::uint64_t num_rows, std::uint64_t pitch_bytes,
                                            std::uint32_t box_bytes, std::uint32_t box_rows);
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

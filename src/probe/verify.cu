@@ -7,7 +7,7 @@
 #include "probe/burst_kernel.cuh"
 #include "probe/pattern.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 namespace {
 
 // Everything needed to say what word `word_idx` of a producer's slice should be, and where it lies.
@@ -182,4 +182,4 @@ void fill_random(char* data, std::size_t bytes, std::uint32_t seed, const Stream
   stream.synchronize();
 }
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing

@@ -9,7 +9,7 @@
 #include "probe/burst.hpp"
 #include "probe/cuda.hpp"
 
-namespace xstage::probe {
+namespace xstage::probing {
 
 struct PayloadLayout {
   std::uint64_t block_stride_bytes;
@@ -35,4 +35,4 @@ void prepare_destination(const Buffer& destination, std::uint64_t total_bytes,
 // Random bf16-safe words (no NaN, no infinity) for operands.
 void fill_random(char* data, std::size_t bytes, std::uint32_t seed, const Stream& stream);
 
-}  // namespace xstage::probe
+}  // namespace xstage::probing
