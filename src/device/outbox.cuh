@@ -46,7 +46,7 @@ class Outbox {
   // Until the next slot may be filled. What is left of the slot's earlier parcel is sent first.
   __device__ void acquire() {
     if (num_posted_ < kNumSlots) return;
-    while (num_posted_ - num_sent_ >= kNumSlots) send_chunk();
+    while (num_posted_ - num_sent_ >= kNumSlots) send_chunk(false);
     if constexpr (Store::kUsesCopyEngine) wait_read_of(num_posted_ - kNumSlots);
     role_.sync();
   }
@@ -67,47 +67,55 @@ class Outbox {
   // True if a chunk was sent.
   __device__ bool pump() {
     if (is_empty() || !pacer_.take()) return false;
-    send_chunk();
+    send_chunk(true);
     return true;
   }
 
   __device__ void drain() {
-    while (!is_empty()) send_chunk();
+    while (!is_empty()) send_chunk(false);
   }
 
-  // Until the source of everything sent has been read / has arrived (with a system-scope fence).
+  // Until the source of everything sent has been read; until the copy engine calls it complete;
+  // until it is visible to the peer (with a system-scope fence).
   __device__ void wait_read() { Store::template wait_read<0>(role_); }
   __device__ void wait_complete() { Store::wait_complete(role_); }
+  __device__ void make_visible() { Store::make_visible(role_); }
 
   __device__ void publish(std::uint32_t* flag, std::uint32_t value) {
     Store::publish(role_, flag, value);
   }
 
  private:
-  __device__ void send_chunk() {
+  // `alone`: nothing follows at once, so the chunk is a group of its own. Otherwise the chunks of a
+  // parcel share one group: closing a group costs the issuer about as much as issuing a copy.
+  __device__ void send_chunk(bool alone) {
     const Parcel& parcel = parcels_[num_sent_ % kNumSlots];
     const std::uint32_t left = parcel.bytes - offset_;
     const bool is_last = send_.chunk_bytes == 0 || left <= send_.chunk_bytes;
     const std::uint32_t bytes = is_last ? left : send_.chunk_bytes;
     Store::issue(role_, parcel.destination, parcel.source, offset_, bytes);
     ++num_chunks_;
+    if (alone || is_last || send_.completion != Completion::accepted) {
+      Store::commit(role_);
+      ++num_groups_;
+    }
     if (send_.completion == Completion::read) Store::template wait_read<0>(role_);
-    if (send_.completion == Completion::visible) Store::wait_complete(role_);
+    if (send_.completion == Completion::visible) Store::make_visible(role_);
     offset_ += bytes;
     if (is_last) {
       offset_ = 0;
       end_of_previous_ = end_of_newest_;
-      end_of_newest_ = num_chunks_;
+      end_of_newest_ = num_groups_;
       ++num_sent_;
     }
   }
 
-  // Until the chunks of parcel `parcel_idx` have been read. Chunks sent since then may stay in
+  // Until the groups of parcel `parcel_idx` have been read. Groups closed since then may stay in
   // flight; the instruction wants their number as a constant, so it is rounded down.
   __device__ void wait_read_of(std::uint32_t parcel_idx) {
     const std::uint32_t age = num_sent_ - 1 - parcel_idx;  // 0: the newest parcel that was sent
-    const std::uint32_t newer = age == 0   ? num_chunks_ - end_of_newest_
-                                : age == 1 ? num_chunks_ - end_of_previous_
+    const std::uint32_t newer = age == 0   ? num_groups_ - end_of_newest_
+                                : age == 1 ? num_groups_ - end_of_previous_
                                            : 0;
     if (newer >= 8) {
       Store::template wait_read<8>(role_);
@@ -130,7 +138,8 @@ class Outbox {
   std::uint32_t num_sent_ = 0;         // parcels whose last chunk has been issued
   std::uint32_t offset_ = 0;           // within the parcel being sent
   std::uint32_t num_chunks_ = 0;       // issued in all
-  std::uint32_t end_of_newest_ = 0;    // num_chunks_ at the end of the newest parcel sent
+  std::uint32_t num_groups_ = 0;       // closed in all
+  std::uint32_t end_of_newest_ = 0;    // num_groups_ at the end of the newest parcel sent
   std::uint32_t end_of_previous_ = 0;  // and of the one before
 };
 

@@ -4,8 +4,10 @@
 // Every kind answers the same questions:
 //   Destination             where a parcel goes
 //   issue(...)              send `bytes` of the parcel from `offset` on
-//   wait_read<n>            all but the newest n chunks have been read from the source
-//   wait_complete           all chunks have arrived, as far as this SM can know
+//   commit                  closes the group of what was issued since the last one
+//   wait_read<n>            all but the newest n groups have been read from the source
+//   wait_complete           all groups are complete, as the copy engine says
+//   make_visible            complete, and ordered before whatever this role stores next
 //   publish                 a flag that is seen only after all bytes sent before it
 // The leader of a role alone issues bulk and tensor copies; register kinds use all its threads.
 #pragma once
@@ -85,12 +87,14 @@ struct RegisterStore {
     role.sync();
   }
 
+  static __device__ void commit(const Role&) {}
   template <int kPending>
   static __device__ void wait_read(const Role&) {}
+  static __device__ void wait_complete(const Role&) {}
 
   // One thread's fence after the role's barrier covers the stores of all its threads: the barrier
   // orders them before the fence, and the fence is cumulative.
-  static __device__ void wait_complete(const Role& role) {
+  static __device__ void make_visible(const Role& role) {
     role.sync();
     if (role.is_leader()) fence_system();
     role.sync();
@@ -139,9 +143,13 @@ struct RemoteLoad : RegisterStore<uint4> {
 
 // --- the bulk copy engine ------------------------------------------------------------------------
 
-// What all kinds that go through the copy engine share. One chunk is one commit group.
+// What all kinds that go through the copy engine share.
 struct CopyEngineStore {
   static constexpr bool kUsesCopyEngine = true;
+
+  static __device__ void commit(const Role& role) {
+    if (role.is_leader()) bulk_commit();
+  }
 
   template <int kPending>
   static __device__ void wait_read(const Role& role) {
@@ -149,6 +157,12 @@ struct CopyEngineStore {
   }
 
   static __device__ void wait_complete(const Role& role) {
+    if (role.is_leader()) bulk_wait_complete<0>();
+  }
+
+  // Completion alone is not visibility at a peer: the engine reports it as soon as the writes are
+  // ordered for this SM. The fence waits until they have arrived.
+  static __device__ void make_visible(const Role& role) {
     if (role.is_leader()) {
       bulk_wait_complete<0>();
       fence_system();
@@ -178,7 +192,6 @@ struct BulkStore : CopyEngineStore {
         offset += run;
         bytes -= run;
       }
-      bulk_commit();
     }
   }
 };
@@ -191,7 +204,6 @@ struct BulkReduce : CopyEngineStore {
     if (role.is_leader()) {
       bulk_reduce_add(reinterpret_cast<std::uint32_t*>(dst.address(offset)),
                       reinterpret_cast<const std::uint32_t*>(source + offset), bytes);
-      bulk_commit();
     }
   }
 };
@@ -206,7 +218,6 @@ struct TensorStore : CopyEngineStore {
       tensor_store_2d(dst.map, dst.column,
                       dst.row + static_cast<std::int32_t>(offset >> dst.row_shift),
                       source + offset);
-      bulk_commit();
     }
   }
 };

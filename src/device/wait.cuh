@@ -1,9 +1,9 @@
 // Waits that end. Every wait for another CTA, another GPU or the copy engine goes through here: it
 // gives up at a deadline or when the group has been aborted.
 //
-// After a wait has failed, the abort words of all ranks are set; every later wait looks, polls
-// kPollsPerCheck times at most and returns false, so that each role of each kernel runs to its end
-// with garbage (the poison drain) and none is left spinning.
+// After a wait has failed, the abort words of all ranks are set; every later wait returns false
+// within one look interval, so that each role of each kernel runs to its end with garbage (the
+// poison drain) and none is left spinning.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ __device__ inline std::uint32_t coarse_deadline(const WaitContext& context) {
 // When a wait that goes on must look at the abort words next.
 struct LookSchedule {
   std::uint32_t start = coarse_time();
-  std::uint32_t num_looks = 0;
+  std::uint32_t num_looks = 1;  // the first look is due after one interval
 
   // True if waiting has become useless: an abort word is set, here or by the host.
   __device__ bool sees_abort(const WaitContext& context) {
@@ -47,8 +47,12 @@ struct LookSchedule {
     return context.control != nullptr && look % kLooksPerHostLook == 0 &&
            load_relaxed_system(&context.control->host_page->abort) != 0;
   }
-  __device__ bool is_late(const WaitContext& context) const {
-    return context.deadline_ns != 0 && coarse_time() - start > coarse_deadline(context);
+  // Whether the wait must end now, and why.
+  __device__ WaitOutcome outcome(const WaitContext& context) {
+    if (sees_abort(context)) return WaitOutcome::aborted;
+    const bool late =
+        context.deadline_ns != 0 && coarse_time() - start > coarse_deadline(context);
+    return late ? WaitOutcome::deadline : WaitOutcome::fine;
   }
 };
 
@@ -62,11 +66,12 @@ __device__ inline bool wait_until(const WaitContext& context, Ready ready) {
     for (int i = 0; i < kPollsPerCheck; ++i) {
       if (ready()) return true;
     }
-    if (schedule.sees_abort(context)) return false;
-    if (schedule.is_late(context)) {
-      if (context.abort != nullptr) store_relaxed_system(context.abort, 1);
-      return false;
+    const WaitOutcome outcome = schedule.outcome(context);
+    if (outcome == WaitOutcome::fine) continue;
+    if (outcome == WaitOutcome::deadline && context.abort != nullptr) {
+      store_relaxed_system(context.abort, 1);
     }
+    return false;
   }
 }
 
@@ -91,9 +96,7 @@ __device__ inline bool wait_flag(const WaitContext& context, const std::uint32_t
     const std::uint32_t seen = load_acquire_system(flag);
     if (has_reached(seen, expected)) return true;
     if (num_polls % kPollsPerCheck != 0) continue;
-    const WaitOutcome outcome = schedule.sees_abort(context) ? WaitOutcome::aborted
-                                : schedule.is_late(context)  ? WaitOutcome::deadline
-                                                             : WaitOutcome::fine;
+    const WaitOutcome outcome = schedule.outcome(context);
     if (outcome == WaitOutcome::fine) continue;
     give_up(context,
             FailedWait{peer, tag, expected, seen, coarse_time() - schedule.start, outcome});

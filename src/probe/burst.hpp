@@ -36,10 +36,11 @@ struct BurstSpec {
 
 // Times of one producer, ns of its own SM's clock.
 struct BurstTimes {
-  float accept_ns = 0;   // issue instructions done
-  float read_ns = 0;     // source reusable
-  float visible_ns = 0;  // system-scope fence returned; 0 if not measured
-  float start_ns = 0;    // since the kernel's first burst of this producer
+  float accept_ns = 0;    // issue instructions done
+  float read_ns = 0;      // source reusable
+  float complete_ns = 0;  // the copy engine calls it complete; 0 if not measured
+  float visible_ns = 0;   // system-scope fence returned; 0 if not measured
+  float start_ns = 0;     // since the first producer began
 };
 
 struct BurstRun {

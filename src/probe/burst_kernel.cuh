@@ -15,6 +15,7 @@ namespace xstage::probing {
 
 inline constexpr int kNumThreads = 256;
 inline constexpr std::uint32_t kMaxBursts = 512;
+inline constexpr std::uint32_t kNumTimes = 5;  // accept, read, complete, visible, start
 
 struct BurstArgs {
   char* destination;
@@ -38,9 +39,9 @@ struct BurstArgs {
   std::uint32_t num_producers;
   std::uint32_t* num_arrived;          // of the start barrier, zero before the launch
   std::uint64_t* start_times_ns;       // one a round, zero before the launch
-  std::uint32_t* cycles;               // [burst][producer][4]: accept, read, visible, start
+  std::uint32_t* cycles;               // [burst][producer][kNumTimes]
   std::uint32_t* producer_sm;          // [producer]
-  std::uint64_t* calibration;          // [producer][2]: cycles and ns over the whole loop
+  std::uint64_t* calibration;          // [producer][3]: cycles and ns over the loop, its start in ns
   std::uint32_t* num_wrong_loads;      // remote loads only: words that differ from the pattern
   device::WaitContext wait;
 };
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kNumThreads, 1)
   using Box = device::Outbox<Store, 1>;
   extern __shared__ __align__(1024) char shared[];
   __shared__ typename Box::Storage parcels;
-  __shared__ std::uint32_t cycles[kMaxBursts][4];
+  __shared__ std::uint32_t cycles[kMaxBursts][kNumTimes];
   __shared__ TensorGapShared gap_shared;
 
   const std::int32_t producer = args.producer_of_sm[device::sm_idx()];
@@ -168,16 +169,20 @@ __global__ void __launch_bounds__(kNumThreads, 1)
       const std::uint64_t accepted = device::sm_cycles();
       outbox.wait_read();
       const std::uint64_t read = device::sm_cycles();
+      std::uint64_t complete = read;
       std::uint64_t visible = read;
       if (args.measure_visible) {
         outbox.wait_complete();
+        complete = device::sm_cycles();
+        outbox.make_visible();
         visible = device::sm_cycles();
       }
       if (owner.is_leader()) {
         cycles[burst][0] = static_cast<std::uint32_t>(accepted - start);
         cycles[burst][1] = static_cast<std::uint32_t>(read - start);
-        cycles[burst][2] = static_cast<std::uint32_t>(visible - start);
-        cycles[burst][3] = static_cast<std::uint32_t>(start - first_cycles);
+        cycles[burst][2] = static_cast<std::uint32_t>(complete - start);
+        cycles[burst][3] = static_cast<std::uint32_t>(visible - start);
+        cycles[burst][4] = static_cast<std::uint32_t>(start - first_cycles);
       }
     }
     __syncthreads();
@@ -192,16 +197,20 @@ __global__ void __launch_bounds__(kNumThreads, 1)
 
   const std::uint64_t last_cycles = device::sm_cycles();
   const std::uint64_t last_ns = device::global_time_ns();
-  if (owns) outbox.wait_complete();
+  if (owns) outbox.make_visible();
   __syncthreads();
   if constexpr (kIsLoad) count_wrong_loads(args, source, producer_idx);
-  for (std::uint32_t i = threadIdx.x; i < args.num_bursts * 4; i += kNumThreads) {
-    args.cycles[(i / 4 * args.num_producers + producer_idx) * 4 + i % 4] = cycles[i / 4][i % 4];
+  for (std::uint32_t i = threadIdx.x; i < args.num_bursts * kNumTimes; i += kNumThreads) {
+    const std::uint32_t burst = i / kNumTimes;
+    const std::uint32_t what = i % kNumTimes;
+    args.cycles[(burst * args.num_producers + producer_idx) * kNumTimes + what] =
+        cycles[burst][what];
   }
   if (threadIdx.x == 0) {
     args.producer_sm[producer_idx] = device::sm_idx();
-    args.calibration[producer_idx * 2] = last_cycles - first_cycles;
-    args.calibration[producer_idx * 2 + 1] = last_ns - first_ns;
+    args.calibration[producer_idx * 3] = last_cycles - first_cycles;
+    args.calibration[producer_idx * 3 + 1] = last_ns - first_ns;
+    args.calibration[producer_idx * 3 + 2] = first_ns;
   }
 }
 

@@ -5,52 +5,77 @@
 
 #include "device/ptx.cuh"
 #include "device/wait.cuh"
-#include "xstage/samples.hpp"
 
 namespace xstage::probing {
 namespace {
 
-constexpr int kNumCosts = 5;
+enum Cost : int {
+  kFenceIdle,
+  kStoreFence,
+  kStoreRelease,
+  kLoadRoundTrip,
+  kProxyFence,
+  kBulkIssue,
+  kBulkCommit,
+  kBulkRead,
+  kBulkComplete,
+  kBulkFence,
+  kNumCosts
+};
+constexpr std::uint32_t kCostBulkBytes = 8192;
 
-// One thread; cycles of each step of each round to `out` after the loop, so that the results are no
-// traffic among the measured stores.
+// One thread; the cycles of each step go to `out` after the loop, so that the results are no traffic
+// among the measured stores.
 __global__ void fence_kernel(char* remote, std::uint32_t* out, int num_rounds) {
   extern __shared__ __align__(128) char shared[];
-  auto* cycles = reinterpret_cast<std::uint32_t*>(shared + 1024);
+  auto* cycles = reinterpret_cast<std::uint32_t*>(shared + kCostBulkBytes);
+  for (std::uint32_t i = 0; i < kCostBulkBytes / 4; ++i) {
+    reinterpret_cast<std::uint32_t*>(shared)[i] = i;
+  }
   for (int round = 0; round < num_rounds; ++round) {
-    std::uint64_t at[kNumCosts + 1];
-    const auto pause = [] {
+    std::uint64_t since = 0;
+    const auto pause = [&] {
       const std::uint64_t until = device::global_time_ns() + 5000;
       while (device::global_time_ns() < until) {
       }
-      return device::sm_cycles();
+      since = device::sm_cycles();
     };
-    const auto record = [&](int what, std::uint64_t since) {
-      cycles[round * kNumCosts + what] = static_cast<std::uint32_t>(device::sm_cycles() - since);
+    const auto record = [&](Cost what) {
+      const std::uint64_t now = device::sm_cycles();
+      cycles[round * kNumCosts + what] = static_cast<std::uint32_t>(now - since);
+      since = device::sm_cycles();
     };
     const uint4 word = {1u, 2u, 3u, static_cast<std::uint32_t>(round)};
-    at[0] = pause();
+    pause();
     device::fence_system();
-    record(0, at[0]);
-    at[1] = pause();
+    record(kFenceIdle);
+    pause();
     device::store_global(remote, word);
     device::fence_system();
-    record(1, at[1]);
-    at[2] = pause();
-    device::fence_async_shared();
-    device::bulk_store(remote + 1024, shared, 1024);
-    device::bulk_commit();
-    device::bulk_wait_complete<0>();
-    record(2, at[2]);
-    at[3] = pause();
+    record(kStoreFence);
+    pause();
     device::store_global(remote, word);
     device::store_release_system(reinterpret_cast<std::uint32_t*>(remote + 128), round + 1u);
-    record(3, at[3]);
-    at[4] = pause();
+    record(kStoreRelease);
+    pause();
     const std::uint32_t value =
         device::load_relaxed_system(reinterpret_cast<const std::uint32_t*>(remote + 256));
     if (value == 0x12345678u) __nanosleep(1);  // the load must have returned
-    record(4, at[4]);
+    record(kLoadRoundTrip);
+    reinterpret_cast<volatile std::uint32_t*>(shared)[round] = value;
+    pause();
+    device::fence_async_shared();
+    record(kProxyFence);
+    device::bulk_store(remote + 1024, shared, kCostBulkBytes);
+    record(kBulkIssue);
+    device::bulk_commit();
+    record(kBulkCommit);
+    device::bulk_wait_read<0>();
+    record(kBulkRead);
+    device::bulk_wait_complete<0>();
+    record(kBulkComplete);
+    device::fence_system();
+    record(kBulkFence);
   }
   for (int i = 0; i < num_rounds * kNumCosts; ++i) out[i] = cycles[i];
 }
@@ -151,7 +176,7 @@ FenceCosts measure_fences(const Link& link, int num_rounds) {
   check(cudaSetDevice(link.source_idx()), "cudaSetDevice");
   const auto count = static_cast<std::size_t>(num_rounds) * kNumCosts;
   const Buffer out(Buffer::Place::device, link.source_idx(), count * 4);
-  fence_kernel<<<1, 1, 1024 + count * 4, link.stream().get()>>>(
+  fence_kernel<<<1, 1, kCostBulkBytes + count * 4, link.stream().get()>>>(
       link.destination().data(), out.as<std::uint32_t>(), num_rounds);
   check(cudaGetLastError(), "fence kernel");
   link.stream().synchronize();
@@ -166,7 +191,18 @@ FenceCosts measure_fences(const Link& link, int num_rounds) {
     }
     ns[what] = median(values);
   }
-  return {ns[0], ns[1], link.has_copy_engine_stores() ? ns[2] : kUnmeasured, ns[3], ns[4]};
+  FenceCosts costs;
+  costs.fence_idle_ns = ns[kFenceIdle];
+  costs.store_fence_ns = ns[kStoreFence];
+  costs.store_release_ns = ns[kStoreRelease];
+  costs.load_round_trip_ns = ns[kLoadRoundTrip];
+  costs.proxy_fence_ns = ns[kProxyFence];
+  costs.bulk_issue_ns = ns[kBulkIssue];
+  costs.bulk_commit_ns = ns[kBulkCommit];
+  costs.bulk_read_ns = ns[kBulkRead];
+  costs.bulk_complete_ns = ns[kBulkComplete];
+  costs.bulk_fence_ns = ns[kBulkFence];
+  return costs;
 }
 
 double measure_flag_one_way_ns(const Link& there, const Link& back, int num_rounds) {

@@ -41,13 +41,23 @@ struct Context {
 // Runs, checks the payload (Error{check_failed} with the count if it is wrong), drops nothing.
 [[nodiscard]] BurstRun run_checked(Context& context, const BurstSpec& spec);
 
-// Rows of samples. Isolated: one a round from `first` on. Periodic: one a window of bursts.
+// The time in which free-running producers are in steady state and all at work: SMs get unequal
+// shares of a full link, so the fast ones end early, and what follows is a link with fewer producers.
+// Means over the bursts of such a window weigh producers by their pace, so that the mean period is
+// exactly the volume of one round over the rate of the link.
+struct SteadyWindow {
+  double begin_ns = 0;
+  double end_ns = 0;
+};
+[[nodiscard]] SteadyWindow steady_window(const BurstRun& run);
+
+// Rows of samples. Isolated: one a round from `first` on. Periodic: one a part of the steady window.
 void append_isolated(const BurstRun& run, const BurstSpec& spec, int first_round,
                      std::vector<Sample>& samples);
 void append_periodic(const BurstRun& run, const BurstSpec& spec, double nominal_gap_ns,
                      std::vector<Sample>& samples);
 
-// Rate of zero-gap bursts, B/ns, over the second half of the run.
+// Rate of zero-gap bursts in steady state, B/ns.
 [[nodiscard]] double zero_gap_rate(Context& context, StoreKind kind, int num_producers,
                                    double bytes, const Layout& layout = {});
 

@@ -137,8 +137,11 @@ Link::Link(int source_idx, Target target, double timeout_s)
   gap_source_ = Buffer(Buffer::Place::device, source_idx,
                        static_cast<std::size_t>(num_sms_) * kGapSourceBytesPerSm);
   scratch_ = Buffer(Buffer::Place::device, source_idx, kScratchBytes);
-  abort_ = Buffer(Buffer::Place::pinned_host, source_idx, 4096);
-  *abort_word() = 0;
+  arena_ = Buffer(Buffer::Place::device, source_idx, kArenaBytes);
+  abort_ = Buffer(Buffer::Place::device, source_idx, 256);
+  check(cudaMemset(abort_.data(), 0, abort_.size()), "cudaMemset");
+  check_counter_ = Buffer(Buffer::Place::device, target.device_idx, 256);
+  check(cudaSetDevice(source_idx), "cudaSetDevice");
   row_order_ = Buffer(Buffer::Place::device, source_idx, kNumRowsPermuted * 4);
   stream_ = std::make_unique<Stream>(source_idx);
   events_ = std::make_unique<EventPair>();
@@ -146,8 +149,10 @@ Link::Link(int source_idx, Target target, double timeout_s)
 }
 
 void Link::check_abort(const char* what) const {
-  if (*abort_word() == 0) return;
-  *abort_word() = 0;
+  std::uint32_t aborted = 0;
+  check(cudaMemcpy(&aborted, abort_.data(), 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  if (aborted == 0) return;
+  check(cudaMemset(abort_.data(), 0, 4), "cudaMemset");
   throw Error(ErrorCategory::timeout, std::string(what) + ": a wait on the GPU passed its deadline");
 }
 
@@ -161,6 +166,13 @@ struct Link::Prepared {
 
 Link::~Link() = default;
 Link::Link(Link&&) noexcept = default;
+
+char* Link::arena() const {
+  check(cudaSetDevice(source_idx_), "cudaSetDevice");
+  check(cudaMemset(arena_.data(), 0, arena_.size()), "cudaMemset");
+  check(cudaDeviceSynchronize(), "cudaMemset");
+  return arena_.data();
+}
 
 void Link::prepare(const BurstSpec& spec) {
   const bool host = target_.type == Endpoint::Type::host_memory;
@@ -265,8 +277,8 @@ BurstRun Link::collect() {
   const Scratch scratch(scratch_.data());
   const auto producers = static_cast<std::size_t>(spec_.num_producers);
   const std::size_t count = producers * spec_.num_bursts;
-  std::vector<std::uint32_t> cycles(count * 4);
-  std::vector<std::uint64_t> calibration(producers * 2);
+  std::vector<std::uint32_t> cycles(count * kNumTimes);
+  std::vector<std::uint64_t> calibration(producers * 3);
   run.sm.resize(producers);
   std::uint32_t num_wrong_loads = 0;
   const auto read = [](void* to, const void* from, std::size_t bytes) {
@@ -278,11 +290,13 @@ BurstRun Link::collect() {
   read(&num_wrong_loads, scratch.num_wrong, 4);
 
   std::vector<double> rates;
+  std::uint64_t first_ns = ~0ull;
   for (std::size_t p = 0; p < producers; ++p) {
-    if (calibration[2 * p + 1] > 0) {
-      rates.push_back(static_cast<double>(calibration[2 * p]) /
-                      static_cast<double>(calibration[2 * p + 1]));
+    if (calibration[3 * p + 1] > 0) {
+      rates.push_back(static_cast<double>(calibration[3 * p]) /
+                      static_cast<double>(calibration[3 * p + 1]));
     }
+    first_ns = std::min(first_ns, calibration[3 * p + 2]);
   }
   if (rates.empty()) throw Error(ErrorCategory::runtime, "the GPU's timer did not advance");
   run.cycles_per_ns = std::accumulate(rates.begin(), rates.end(), 0.0) /
@@ -290,16 +304,18 @@ BurstRun Link::collect() {
   run.times.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
     const auto ns = [&](int field) {
-      return static_cast<float>(cycles[i * 4 + field] / run.cycles_per_ns);
+      return static_cast<float>(cycles[i * kNumTimes + field] / run.cycles_per_ns);
     };
-    run.times[i] = {ns(0), ns(1), spec_.measure_visible ? ns(2) : 0.0f, ns(3)};
+    const auto began = static_cast<float>(calibration[3 * (i % producers) + 2] - first_ns);
+    run.times[i] = {ns(0), ns(1), spec_.measure_visible ? ns(2) : 0.0f,
+                    spec_.measure_visible ? ns(3) : 0.0f, began + ns(4)};
   }
   const Geometry g =
       geometry_of(spec_, target_.type == Endpoint::Type::host_memory);
   const VerifyResult verified = verify_destination(
       destination_, g.total_bytes, spec_, *stream_,
       {g.block_stride_bytes, g.num_columns, g.row_shift, g.pitch_bytes, g.num_slices},
-      row_order_host_);
+      row_order_host_, check_counter());
   run.num_checked_words = verified.num_checked;
   run.num_wrong_words = verified.num_wrong + num_wrong_loads;
   return run;

@@ -50,6 +50,11 @@ class Link {
   // Memory of the source GPU that experiments may use as they like.
   [[nodiscard]] char* local_source() const noexcept { return gap_source_.data(); }
   [[nodiscard]] std::size_t local_source_bytes() const noexcept { return gap_source_.size(); }
+  // Scratch memory of the source GPU for one experiment, kArenaBytes, zeroed by this call.
+  static constexpr std::size_t kArenaBytes = 8u << 20;
+  [[nodiscard]] char* arena() const;
+  // On the destination's GPU (of the source for host memory): a counter for checks.
+  [[nodiscard]] char* check_counter() const noexcept { return check_counter_.data(); }
   [[nodiscard]] std::uint32_t* abort_word() const noexcept { return abort_.as<std::uint32_t>(); }
   // Throws Error(timeout) if a device wait ran into its deadline since the last call.
   void check_abort(const char* what) const;
@@ -66,7 +71,9 @@ class Link {
   Buffer destination_;
   Buffer gap_source_;
   Buffer scratch_;      // device: samples, start times, counters
-  Buffer abort_;        // pinned: the abort word
+  Buffer arena_;        // device: whatever an experiment needs
+  Buffer abort_;        // device: the abort word
+  Buffer check_counter_;
   Buffer row_order_;    // device: permutation of rows
   std::vector<std::uint32_t> row_order_host_;
   BurstSpec spec_;      // of the run in flight

@@ -102,7 +102,7 @@ __device__ inline void run_sender(const LoadArgs& args, LoadShared& shared, cons
     while (device::sm_cycles() < until) {
     }
   }
-  outbox.wait_complete();
+  outbox.make_visible();
   if (owner.is_leader()) {
     args.loop_cycles[producer_idx] = device::sm_cycles() - first;
     shared.done = 1;

@@ -15,36 +15,40 @@ Kernel kernel_of(StoreKind kind) {
   throw Error(ErrorCategory::usage, "load interference: legal store kinds are register16, bulk");
 }
 
-// Device memory of one run.
+// Device memory of one run, within the link's arena.
 struct Outputs {
-  Buffer placement, counters, num_loads, sums, maxima, loops;
+  char* counters;
+  std::int32_t* placement;
+  std::uint64_t* sums;
+  std::uint64_t* loops;
+  std::uint32_t* num_loads;
+  std::uint32_t* maxima;
+  std::size_t count;  // of bursts of all SMs
 
-  Outputs(int device, std::size_t num_sms, std::size_t num_bursts)
-      : placement(Buffer::Place::device, device, num_sms * 4),
-        counters(Buffer::Place::device, device, 4096),
-        num_loads(Buffer::Place::device, device, num_sms * num_bursts * 4),
-        sums(Buffer::Place::device, device, num_sms * num_bursts * 8),
-        maxima(Buffer::Place::device, device, num_sms * num_bursts * 4),
-        loops(Buffer::Place::device, device, num_sms * 8) {
-    check(cudaMemset(counters.data(), 0, counters.size()), "cudaMemset");
-  }
+  Outputs(char* base, std::size_t num_sms, std::size_t num_bursts)
+      : counters(base),
+        placement(reinterpret_cast<std::int32_t*>(base + 4096)),
+        sums(reinterpret_cast<std::uint64_t*>(base + 8192)),
+        loops(sums + num_sms * num_bursts),
+        num_loads(reinterpret_cast<std::uint32_t*>(loops + num_sms)),
+        maxima(num_loads + num_sms * num_bursts),
+        count(num_sms * num_bursts) {}
 };
 
 template <typename T>
-std::vector<T> download(const Buffer& buffer) {
-  std::vector<T> values(buffer.size() / sizeof(T));
-  check(cudaMemcpy(values.data(), buffer.data(), buffer.size(), cudaMemcpyDeviceToHost),
-        "cudaMemcpy");
+std::vector<T> download(const T* from, std::size_t count) {
+  std::vector<T> values(count);
+  check(cudaMemcpy(values.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
   return values;
 }
 
 LoadRun summarise(const Outputs& out, const LoadSpec& spec, std::size_t num_sms,
                   double cycles_per_ns) {
   const auto bursts = static_cast<std::size_t>(spec.num_bursts);
-  const auto num_loads = download<std::uint32_t>(out.num_loads);
-  const auto sums = download<std::uint64_t>(out.sums);
-  const auto maxima = download<std::uint32_t>(out.maxima);
-  const auto loops = download<std::uint64_t>(out.loops);
+  const auto num_loads = download(out.num_loads, out.count);
+  const auto sums = download(out.sums, out.count);
+  const auto maxima = download(out.maxima, out.count);
+  const auto loops = download(out.loops, num_sms);
   LoadRun run;
   run.mean_by_burst_ns.assign(bursts, 0);
   run.max_by_burst_ns.assign(bursts, 0);
@@ -83,10 +87,9 @@ LoadRun run_loads(const Link& link, const LoadSpec& spec) {
                                       "loads in flight");
   }
   const auto num_sms = static_cast<std::size_t>(link.num_sms());
-  check(cudaSetDevice(link.source_idx()), "cudaSetDevice");
-  const Outputs out(link.source_idx(), num_sms, static_cast<std::size_t>(spec.num_bursts));
+  const Outputs out(link.arena(), num_sms, static_cast<std::size_t>(spec.num_bursts));
   const auto placement = place_producers(link.num_sms(), link.num_sms(), false);
-  check(cudaMemcpy(out.placement.data(), placement.data(), placement.size() * 4,
+  check(cudaMemcpy(out.placement, placement.data(), placement.size() * 4,
                    cudaMemcpyHostToDevice),
         "cudaMemcpy");
   int clock_khz = 0;
@@ -108,16 +111,16 @@ LoadRun run_loads(const Link& link, const LoadSpec& spec) {
   args.burst.gap_cycles = static_cast<std::uint64_t>(spec.gap_ns * cycles_per_ns);
   args.burst.gap_source = link.local_source();
   args.burst.seed = spec.seed;
-  args.burst.producer_of_sm = out.placement.as<std::int32_t>();
+  args.burst.producer_of_sm = out.placement;
   args.burst.num_producers = static_cast<std::uint32_t>(num_sms);
-  args.burst.num_arrived = out.counters.as<std::uint32_t>();
-  args.burst.start_times_ns = reinterpret_cast<std::uint64_t*>(out.counters.data() + 64);
+  args.burst.num_arrived = reinterpret_cast<std::uint32_t*>(out.counters);
+  args.burst.start_times_ns = reinterpret_cast<std::uint64_t*>(out.counters + 64);
   args.burst.wait = {link.abort_word(), static_cast<std::uint64_t>(link.timeout_s() * 1e9)};
   args.num_in_flight = static_cast<std::uint32_t>(spec.num_in_flight);
-  args.num_loads = out.num_loads.as<std::uint32_t>();
-  args.sum_cycles = out.sums.as<std::uint64_t>();
-  args.max_cycles = out.maxima.as<std::uint32_t>();
-  args.loop_cycles = out.loops.as<std::uint64_t>();
+  args.num_loads = out.num_loads;
+  args.sum_cycles = out.sums;
+  args.max_cycles = out.maxima;
+  args.loop_cycles = out.loops;
 
   const auto* kernel = reinterpret_cast<const void*>(kernel_of(spec.kind));
   const int shared = static_cast<int>(

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "probe/mock_attention.hpp"
+#include "probe/verify.cuh"
 
 namespace xstage::probing {
 
@@ -70,17 +71,30 @@ __global__ void check_tiles_kernel(const char* base, std::uint32_t num_tiles, st
   if (wrong != 0) atomicAdd(num_wrong, wrong);
 }
 
-// Checked by the GPU in both cases: pinned host memory is read over the same link it came by.
 std::uint64_t count_wrong_tiles(const Link& link, const MockSpec& spec) {
   const Buffer& destination = link.destination();
-  const Buffer counter(Buffer::Place::device, destination.device_idx(), 8);
-  check(cudaMemset(counter.data(), 0, 8), "cudaMemset");
-  check_tiles_kernel<<<dim3(link.num_sms(), spec.num_tiles), 256>>>(
-      destination.data(), static_cast<std::uint32_t>(spec.num_tiles), spec.seed,
-      counter.as<unsigned long long>());
+  const auto num_tiles = static_cast<std::uint32_t>(spec.num_tiles);
+  if (destination.place() == Buffer::Place::pinned_host) {
+    return sum_in_parallel(link.num_sms(), [&](int sm) {
+      std::uint64_t wrong = 0;
+      for (std::uint32_t tile = 0; tile < num_tiles; ++tile) {
+        const auto* words = reinterpret_cast<const std::uint32_t*>(
+            destination.data() + (static_cast<std::size_t>(sm) * num_tiles + tile) * kTileBytes);
+        for (std::uint32_t i = 0; i < kTileBytes / 4; ++i) {
+          wrong += words[i] != payload(spec.seed, sm * kMaxTiles + tile, i);
+        }
+      }
+      return wrong;
+    });
+  }
+  check(cudaSetDevice(destination.device_idx()), "cudaSetDevice");
+  check(cudaMemset(link.check_counter(), 0, 8), "cudaMemset");
+  check_tiles_kernel<<<dim3(link.num_sms(), num_tiles), 256>>>(
+      destination.data(), num_tiles, spec.seed,
+      reinterpret_cast<unsigned long long*>(link.check_counter()));
   check(cudaGetLastError(), "check kernel");
   unsigned long long wrong = 0;
-  check(cudaMemcpy(&wrong, counter.data(), 8, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  check(cudaMemcpy(&wrong, link.check_counter(), 8, cudaMemcpyDeviceToHost), "cudaMemcpy");
   return wrong;
 }
 
@@ -106,11 +120,9 @@ MockRun run_mock_attention(const Link& link, const MockSpec& spec) {
                                           " that fit the destination");
   }
   poison(link.destination(), num_sms * num_tiles * kTileBytes);
-  const Buffer counters(Buffer::Place::device, link.source_idx(), 4096);
-  const Buffer tile_cycles(Buffer::Place::device, link.source_idx(), num_sms * num_tiles * 4);
-  const Buffer times(Buffer::Place::device, link.source_idx(), num_sms * 32);
-  check(cudaMemset(counters.data(), 0, counters.size()), "cudaMemset");
-  check(cudaDeviceSynchronize(), "cudaMemset");
+  char* const arena = link.arena();
+  auto* const times = reinterpret_cast<std::uint64_t*>(arena + 4096);
+  auto* const tile_cycles = reinterpret_cast<std::uint32_t*>(times + num_sms * 4);
 
   MockArgs args{};
   args.destination = link.destination().data();
@@ -122,10 +134,10 @@ MockRun run_mock_attention(const Link& link, const MockSpec& spec) {
   args.send = spec.send;
   args.owner = static_cast<Owner>(spec.owner);
   args.seed = spec.seed;
-  args.num_arrived = counters.as<std::uint32_t>();
-  args.start_times_ns = reinterpret_cast<std::uint64_t*>(counters.data() + 64);
-  args.tile_cycles = tile_cycles.as<std::uint32_t>();
-  args.times = times.as<std::uint64_t>();
+  args.num_arrived = reinterpret_cast<std::uint32_t*>(arena);
+  args.start_times_ns = reinterpret_cast<std::uint64_t*>(arena + 64);
+  args.tile_cycles = tile_cycles;
+  args.times = times;
   args.wait = {link.abort_word(), static_cast<std::uint64_t>(link.timeout_s() * 1e9)};
   constexpr int kShared = 2 * kStepBytes + 2 * kTileBytes;
   const auto* kernel = reinterpret_cast<const void*>(mock_attention_kernel);
@@ -140,9 +152,9 @@ MockRun run_mock_attention(const Link& link, const MockSpec& spec) {
 
   std::vector<std::uint32_t> cycles(num_sms * num_tiles);
   std::vector<std::uint64_t> all(num_sms * 4);
-  check(cudaMemcpy(cycles.data(), tile_cycles.data(), cycles.size() * 4, cudaMemcpyDeviceToHost),
+  check(cudaMemcpy(cycles.data(), tile_cycles, cycles.size() * 4, cudaMemcpyDeviceToHost),
         "cudaMemcpy");
-  check(cudaMemcpy(all.data(), times.data(), all.size() * 8, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  check(cudaMemcpy(all.data(), times, all.size() * 8, cudaMemcpyDeviceToHost), "cudaMemcpy");
   MockRun run;
   double cycles_per_ns = 0;
   for (std::size_t sm = 0; sm < num_sms; ++sm) {

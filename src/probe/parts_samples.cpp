@@ -221,7 +221,7 @@ void part_directions(Context& context) {
         }
         const std::size_t begin = context.pair.samples.size();
         append_periodic(run, spec, spec.gap_ns, context.pair.samples);
-        // The second third of the run: both kernels are under way.
+        // The first half of the window: the other kernel is surely under way.
         context.pair.samples.resize(begin + (context.pair.samples.size() - begin) / 2);
         for (std::size_t i = begin; i < context.pair.samples.size(); ++i) {
           context.pair.samples[i].num_directions = 2;

@@ -14,8 +14,8 @@ constexpr int kWarmRounds = 4;
 
 // Medians over rounds of an aligned burst.
 struct Medians {
-  double accept = 0, accept_slowest = 0, read = 0, read_slowest = 0, visible = 0,
-         visible_slowest = 0;
+  double accept = 0, accept_slowest = 0, read = 0, read_slowest = 0, complete = 0,
+         complete_slowest = 0, visible = 0, visible_slowest = 0;
 };
 
 double median(std::vector<double> values) {
@@ -24,25 +24,26 @@ double median(std::vector<double> values) {
 }
 
 Medians medians_of(const BurstRun& run) {
-  std::vector<double> all[6];
+  constexpr int kTimes = 4;
+  std::vector<double> all[2 * kTimes];
   for (int round = kWarmRounds; round < run.num_bursts; ++round) {
-    double sums[3] = {};
-    double slowest[3] = {};
+    double sums[kTimes] = {};
+    double slowest[kTimes] = {};
     for (int p = 0; p < run.num_producers; ++p) {
       const BurstTimes& t = run.at(round, p);
-      const double values[3] = {t.accept_ns, t.read_ns, t.visible_ns};
-      for (int i = 0; i < 3; ++i) {
+      const double values[kTimes] = {t.accept_ns, t.read_ns, t.complete_ns, t.visible_ns};
+      for (int i = 0; i < kTimes; ++i) {
         sums[i] += values[i] / run.num_producers;
         slowest[i] = std::max(slowest[i], values[i]);
       }
     }
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < kTimes; ++i) {
       all[2 * i].push_back(sums[i]);
       all[2 * i + 1].push_back(slowest[i]);
     }
   }
-  return {median(all[0]), median(all[1]), median(all[2]),
-          median(all[3]), median(all[4]), median(all[5])};
+  return {median(all[0]), median(all[1]), median(all[2]), median(all[3]),
+          median(all[4]), median(all[5]), median(all[6]), median(all[7])};
 }
 
 BurstRun run_aligned(Context& context, BurstSpec spec) {
@@ -73,7 +74,7 @@ void add(ProbedPair& pair, const char* name, const char* unit, double value) {
 void part_pieces(Context& context) {
   Table table{"pieces",
               {"kind", "layout", "producers", "bytes", "piece_bytes", "accept_ns",
-               "accept_slowest_ns", "read_ns", "read_slowest_ns", "visible_ns",
+               "accept_slowest_ns", "read_ns", "read_slowest_ns", "complete_ns", "visible_ns",
                "visible_slowest_ns"},
               {}};
   struct Case {
@@ -106,7 +107,7 @@ void part_pieces(Context& context) {
         const Medians m = medians_of(run_aligned(context, spec));
         table.rows.push_back({std::string(to_string(c.kind)), name_of(c.rows), double(k),
                               kib * kKib, double(c.piece_bytes), m.accept, m.accept_slowest, m.read,
-                              m.read_slowest, m.visible, m.visible_slowest});
+                              m.read_slowest, m.complete, m.visible, m.visible_slowest});
       }
     }
   }
@@ -267,8 +268,13 @@ void part_costs(Context& context) {
   const FenceCosts costs = measure_fences(context.link, 64);
   add(context.pair, "fence_idle", "ns", costs.fence_idle_ns);
   add(context.pair, "store_fence", "ns", costs.store_fence_ns);
-  if (measured(costs.bulk_complete_ns)) {
+  if (context.link.has_copy_engine_stores()) {
+    add(context.pair, "proxy_fence", "ns", costs.proxy_fence_ns);
+    add(context.pair, "bulk_issue", "ns", costs.bulk_issue_ns);
+    add(context.pair, "bulk_commit", "ns", costs.bulk_commit_ns);
+    add(context.pair, "bulk_read", "ns", costs.bulk_read_ns);
     add(context.pair, "bulk_complete", "ns", costs.bulk_complete_ns);
+    add(context.pair, "bulk_fence", "ns", costs.bulk_fence_ns);
   }
   add(context.pair, "store_release", "ns", costs.store_release_ns);
   add(context.pair, "load_round_trip", "ns", costs.load_round_trip_ns);

@@ -8,7 +8,7 @@
 namespace xstage::probing {
 namespace {
 
-constexpr int kWindowBursts = 15;
+constexpr int kNumWindows = 9;
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -17,6 +17,17 @@ double mean_of(const std::vector<double>& values) {
 double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+// Calls visit(burst, producer) for every burst that starts in the window and is not the last one.
+template <typename Visit>
+void for_bursts_in(const BurstRun& run, const SteadyWindow& window, Visit visit) {
+  for (int p = 0; p < run.num_producers; ++p) {
+    for (int burst = 0; burst + 1 < run.num_bursts; ++burst) {
+      const double start = run.at(burst, p).start_ns;
+      if (start >= window.begin_ns && start < window.end_ns) visit(burst, p);
+    }
+  }
 }
 
 Sample sample_of(const BurstSpec& spec, Experiment experiment) {
@@ -55,22 +66,28 @@ void append_isolated(const BurstRun& run, const BurstSpec& spec, int first_round
   }
 }
 
+SteadyWindow steady_window(const BurstRun& run) {
+  double end = 1e300;
+  for (int p = 0; p < run.num_producers; ++p) {
+    end = std::min(end, static_cast<double>(run.at(run.num_bursts - 1, p).start_ns));
+  }
+  return {end / 3, end};
+}
+
 void append_periodic(const BurstRun& run, const BurstSpec& spec, double nominal_gap_ns,
                      std::vector<Sample>& samples) {
-  const int first = run.num_bursts / 3;
-  int window_idx = 0;
-  for (int begin = first; begin + kWindowBursts < run.num_bursts; begin += kWindowBursts) {
-    std::vector<double> issue, accept;
-    double period = 0;
-    for (int p = 0; p < run.num_producers; ++p) {
-      for (int burst = begin; burst < begin + kWindowBursts; ++burst) {
-        issue.push_back(run.at(burst, p).read_ns);
-        accept.push_back(run.at(burst, p).accept_ns);
-      }
-      period += static_cast<double>(run.at(begin + kWindowBursts, p).start_ns -
-                                    run.at(begin, p).start_ns) /
-                kWindowBursts / run.num_producers;
-    }
+  const SteadyWindow steady = steady_window(run);
+  for (int w = 0; w < kNumWindows; ++w) {
+    const double width = (steady.end_ns - steady.begin_ns) / kNumWindows;
+    const SteadyWindow window{steady.begin_ns + w * width, steady.begin_ns + (w + 1) * width};
+    std::vector<double> issue, accept, period;
+    for_bursts_in(run, window, [&](int burst, int p) {
+      issue.push_back(run.at(burst, p).read_ns);
+      accept.push_back(run.at(burst, p).accept_ns);
+      period.push_back(static_cast<double>(run.at(burst + 1, p).start_ns) -
+                       run.at(burst, p).start_ns);
+    });
+    if (issue.empty()) continue;
     Sample sample = sample_of(spec, Experiment::periodic);
     sample.nominal_gap_ns = nominal_gap_ns;
     sample.issue_ns = mean_of(issue);
@@ -78,10 +95,10 @@ void append_periodic(const BurstRun& run, const BurstSpec& spec, double nominal_
     sample.issue_p90_ns = quantile(issue, 0.9);
     sample.issue_slowest_ns = quantile(issue, 1.0);
     sample.accept_ns = mean_of(accept);
-    sample.period_ns = period;
-    sample.gap_ns = period - sample.issue_ns;
+    sample.period_ns = mean_of(period);
+    sample.gap_ns = sample.period_ns - sample.issue_ns;
     if (spec.gap_steps > 0) sample.compute_gap_ns = sample.gap_ns;
-    sample.round_idx = window_idx++;
+    sample.round_idx = w;
     samples.push_back(sample);
   }
 }
@@ -139,14 +156,14 @@ double zero_gap_rate(Context& context, StoreKind kind, int num_producers, double
   spec.layout = layout;
   spec.num_bursts = 48;
   const BurstRun run = run_checked(context, spec);
+  const SteadyWindow window = steady_window(run);
   double period = 0;
-  const int first = spec.num_bursts / 2;
-  const int last = spec.num_bursts - 1;
-  for (int p = 0; p < run.num_producers; ++p) {
-    period += static_cast<double>(run.at(last, p).start_ns - run.at(first, p).start_ns) /
-              (last - first) / run.num_producers;
-  }
-  return static_cast<double>(spec.bytes) * num_producers / period;
+  double count = 0;
+  for_bursts_in(run, window, [&](int burst, int p) {
+    period += static_cast<double>(run.at(burst + 1, p).start_ns) - run.at(burst, p).start_ns;
+    count += 1;
+  });
+  return static_cast<double>(spec.bytes) * num_producers / (period / count);
 }
 
 }  // namespace xstage::probing

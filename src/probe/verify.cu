@@ -1,5 +1,6 @@
 #include "probe/verify.cuh"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -94,34 +95,37 @@ Expectation expectation_of(const BurstSpec& spec, const PayloadLayout& layout,
 }
 
 std::uint64_t count_wrong_on_host(const char* base, const Expectation& want, int num_producers) {
-  std::atomic<std::uint64_t> wrong{0};
-  std::atomic<int> next{0};
-  const auto work = [&] {
-    std::uint64_t mine = 0;
-    for (int p = next++; p < num_producers; p = next++) {
-      for (std::uint32_t slice = 0; slice < want.layout.num_slices; ++slice) {
-        for (std::uint32_t i = 0; i < want.bytes / 4; ++i) {
-          mine += word_at(base, want.offset(p, slice, i)) != want.value(p, slice, i);
-        }
-      }
-      const std::uint64_t guard =
-          static_cast<std::uint64_t>(p) * want.layout.block_stride_bytes +
-          static_cast<std::uint64_t>(want.layout.num_slices) * want.bytes;
-      for (std::uint32_t i = 0; i < want.num_guard_words(); ++i) {
-        mine += word_at(base, guard + i * 4) != kPoisonWord;
+  return sum_in_parallel(num_producers, [&](int p) {
+    std::uint64_t wrong = 0;
+    for (std::uint32_t slice = 0; slice < want.layout.num_slices; ++slice) {
+      for (std::uint32_t i = 0; i < want.bytes / 4; ++i) {
+        wrong += word_at(base, want.offset(p, slice, i)) != want.value(p, slice, i);
       }
     }
-    wrong += mine;
+    const std::uint64_t guard = static_cast<std::uint64_t>(p) * want.layout.block_stride_bytes +
+                                static_cast<std::uint64_t>(want.layout.num_slices) * want.bytes;
+    for (std::uint32_t i = 0; i < want.num_guard_words(); ++i) {
+      wrong += word_at(base, guard + i * 4) != kPoisonWord;
+    }
+    return wrong;
+  });
+}
+
+}  // namespace
+
+std::uint64_t sum_in_parallel(int num_items, const std::function<std::uint64_t(int)>& count) {
+  std::atomic<std::uint64_t> sum{0};
+  std::atomic<int> next{0};
+  const auto work = [&] {
+    for (int i = next++; i < num_items; i = next++) sum += count(i);
   };
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < std::max(1u, std::min(8u, std::thread::hardware_concurrency())); ++i) {
     threads.emplace_back(work);
   }
   for (auto& thread : threads) thread.join();
-  return wrong;
+  return sum;
 }
-
-}  // namespace
 
 void prepare_destination(const Buffer& destination, std::uint64_t total_bytes,
                          const BurstSpec& spec, const Stream& stream, const PayloadLayout& layout) {
@@ -142,7 +146,7 @@ void prepare_destination(const Buffer& destination, std::uint64_t total_bytes,
 
 VerifyResult verify_destination(const Buffer& destination, std::uint64_t, const BurstSpec& spec,
                                 const Stream&, const PayloadLayout& layout,
-                                const std::vector<std::uint32_t>& row_order) {
+                                const std::vector<std::uint32_t>& row_order, char* counter) {
   const bool host = destination.place() == Buffer::Place::pinned_host;
   Buffer order_on_device;
   if (!host && spec.layout.rows == Layout::Rows::random) {
@@ -163,13 +167,13 @@ VerifyResult verify_destination(const Buffer& destination, std::uint64_t, const 
     result.num_wrong = count_wrong_on_host(destination.data(), want, spec.num_producers);
     return result;
   }
-  const Buffer counter(Buffer::Place::device, destination.device_idx(), 8);
-  check(cudaMemset(counter.data(), 0, 8), "cudaMemset");
+  check(cudaSetDevice(destination.device_idx()), "cudaSetDevice");
+  check(cudaMemset(counter, 0, 8), "cudaMemset");
   verify_kernel<<<dim3(spec.num_producers, layout.num_slices), 256>>>(
-      destination.data(), want, counter.as<unsigned long long>());
+      destination.data(), want, reinterpret_cast<unsigned long long*>(counter));
   check(cudaGetLastError(), "verify kernel");
   unsigned long long wrong = 0;
-  check(cudaMemcpy(&wrong, counter.data(), 8, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  check(cudaMemcpy(&wrong, counter, 8, cudaMemcpyDeviceToHost), "cudaMemcpy");
   result.num_wrong = wrong;
   return result;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "probe/burst.hpp"
@@ -30,7 +31,12 @@ void prepare_destination(const Buffer& destination, std::uint64_t total_bytes,
 [[nodiscard]] VerifyResult verify_destination(const Buffer& destination, std::uint64_t total_bytes,
                                               const BurstSpec& spec, const Stream& stream,
                                               const PayloadLayout& layout,
-                                              const std::vector<std::uint32_t>& row_order);
+                                              const std::vector<std::uint32_t>& row_order,
+                                              char* counter);
+
+// Calls count(i) for i in 0..num_items-1 on a few threads; the sum of what they return.
+[[nodiscard]] std::uint64_t sum_in_parallel(int num_items,
+                                            const std::function<std::uint64_t(int)>& count);
 
 // Random bf16-safe words (no NaN, no infinity) for operands.
 void fill_random(char* data, std::size_t bytes, std::uint32_t seed, const Stream& stream);
