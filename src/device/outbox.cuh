@@ -89,11 +89,12 @@ class Outbox {
   // `alone`: nothing follows at once, so the chunk is a group of its own. Otherwise the chunks of a
   // parcel share one group: closing a group costs the issuer about as much as issuing a copy.
   __device__ void send_chunk(bool alone) {
-    const Parcel& parcel = parcels_[num_sent_ % kNumSlots];
-    const std::uint32_t left = parcel.bytes - offset_;
+    // The parcel under way stays in registers: a chunk then costs no shared-memory round trip.
+    if (offset_ == 0) current_ = parcels_[num_sent_ % kNumSlots];
+    const std::uint32_t left = current_.bytes - offset_;
     const bool is_last = send_.chunk_bytes == 0 || left <= send_.chunk_bytes;
     const std::uint32_t bytes = is_last ? left : send_.chunk_bytes;
-    Store::issue(role_, parcel.destination, parcel.source, offset_, bytes);
+    Store::issue(role_, current_.destination, current_.source, offset_, bytes);
     ++num_chunks_;
     if (alone || is_last || send_.completion != Completion::accepted) {
       Store::commit(role_);
@@ -136,7 +137,8 @@ class Outbox {
   Storage& parcels_;
   std::uint32_t num_posted_ = 0;
   std::uint32_t num_sent_ = 0;         // parcels whose last chunk has been issued
-  std::uint32_t offset_ = 0;           // within the parcel being sent
+  Parcel current_{};                   // the parcel being sent
+  std::uint32_t offset_ = 0;           // within it
   std::uint32_t num_chunks_ = 0;       // issued in all
   std::uint32_t num_groups_ = 0;       // closed in all
   std::uint32_t end_of_newest_ = 0;    // num_groups_ at the end of the newest parcel sent

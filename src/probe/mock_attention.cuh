@@ -53,6 +53,9 @@ struct MockShared {
   volatile std::uint32_t step;  // main-loop steps done, for a sender that is not a consumer
 };
 
+// How long an idle sender sleeps between looks: short against a step of the main loop.
+inline constexpr std::uint32_t kSenderNap_ns = 200;
+
 using MockOutbox = device::Outbox<device::BulkStore<>, 2>;
 
 __device__ inline void run_mock_loader(const MockArgs& args, MockShared& shared, char* stages) {
@@ -85,8 +88,9 @@ __device__ inline void run_mock_sender(const MockArgs& args, MockShared& shared,
     const bool filled = device::wait_until(args.wait, [&] {
       for (const std::uint32_t step = shared.step; seen_steps < step; ++seen_steps) outbox.step();
       __syncwarp();
-      outbox.pump();
-      return device::mbarrier_try_wait(&shared.filled[tile % 2], tile / 2 % 2);
+      if (device::mbarrier_try_wait(&shared.filled[tile % 2], tile / 2 % 2)) return true;
+      if (!outbox.pump()) __nanosleep(kSenderNap_ns);  // leave the issue slots to the consumers
+      return false;
     });
     if (!filled) break;
     outbox.post(slots + tile % 2 * kTileBytes, kTileBytes, mock_destination(args, tile));
