@@ -37,7 +37,7 @@ class FakeMemory final : public MemoryApi {
       throw Error(ErrorCategory::usage, "no such device");
     }
   }
-  bool capturing() override { return is_capturing; }
+  bool capturing(void*) override { return is_capturing; }
   std::unique_ptr<Block> create(const BlockRequest& request) override {
     ++num_calls;
     maybe_fail("create");

@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <random>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "peers/topology_api.hpp"
+#include "peers/topology_merge.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage {
@@ -218,6 +222,107 @@ TEST(Topology, ThisMachineIsDescribedWithoutThrowing) {
   const Verdict verdict = judge(topology);
   EXPECT_THAT(verdict.summary, Not(IsEmpty()));
   EXPECT_THAT(verdict.next, Not(IsEmpty()));
+}
+
+// What each of several processes sees through its own CUDA_VISIBLE_DEVICES.
+Topology masked(const std::vector<int>& visible) {
+  FakeMachine fake = machine(4);
+  Topology all = examined(fake);
+  for (std::size_t i = 0; i < all.gpus.size(); ++i) {
+    all.gpus[i].pci_bus_id = "0000:0" + std::to_string(i) + ":00.0";
+  }
+  Topology mine;
+  mine.host_id = all.host_id;
+  for (const int gpu : visible) {
+    mine.gpus.push_back(all.gpus[static_cast<std::size_t>(gpu)]);
+    mine.gpus.back().ordinal = static_cast<int>(mine.gpus.size()) - 1;
+  }
+  for (std::size_t from = 0; from < visible.size(); ++from) {
+    for (std::size_t to = 0; to < visible.size(); ++to) {
+      if (from == to) continue;
+      PeerEdge edge = *all.edge(visible[from], visible[to]);
+      edge.from = static_cast<int>(from);
+      edge.to = static_cast<int>(to);
+      mine.edges.push_back(edge);
+    }
+    PeerEdge host = *all.edge(visible[from], kHostPeer);
+    host.from = static_cast<int>(from);
+    mine.edges.push_back(host);
+  }
+  return mine;
+}
+
+TEST(MergedTopology, PermutedMasksAreOneMachine) {
+  const std::vector<Topology> views = {masked({0, 1, 2, 3}), masked({3, 1, 0, 2}),
+                                       masked({2, 3, 1, 0})};
+  const Topology merged = peers::merge(views);
+  ASSERT_EQ(merged.gpus.size(), 4u);
+  for (int gpu = 0; gpu < 4; ++gpu) {
+    const std::string uuid = "GPU-" + std::string(1, static_cast<char>('a' + gpu)) + "0000";
+    EXPECT_EQ(merged.gpus[static_cast<std::size_t>(gpu)].uuid, uuid);
+  }
+  EXPECT_EQ(merged.edges.size(), 16u);
+  EXPECT_EQ(judge(merged).exit_code, 0) << judge(merged).summary;
+}
+
+TEST(MergedTopology, TheWorstReportOfAPairStands) {
+  std::vector<Topology> views = {masked({0, 1}), masked({1, 0})};
+  for (PeerEdge& edge : views[1].edges) {
+    if (edge.from == 1 && edge.to == 0) edge.canary = CanaryState::corrupt;  // a -> b
+  }
+  for (const bool swapped : {false, true}) {
+    if (swapped) std::swap(views[0], views[1]);
+    const Topology merged = peers::merge(views);
+    EXPECT_EQ(merged.edge(0, 1)->canary, CanaryState::corrupt);
+    EXPECT_EQ(merged.edge(1, 0)->canary, CanaryState::passed);
+    EXPECT_EQ(judge(merged).exit_code, 1);
+  }
+}
+
+TEST(MergedTopology, PairsThatNobodySeesAreSaid) {
+  const Topology merged = peers::merge({masked({0}), masked({1})});
+  ASSERT_EQ(merged.gpus.size(), 2u);
+  EXPECT_FALSE(merged.edge(0, 1)->access);
+  EXPECT_THAT(merged.edge(0, 1)->reason, HasSubstr("CUDA_VISIBLE_DEVICES"));
+  EXPECT_TRUE(merged.edge(1, kHostPeer)->access);
+}
+
+TEST(MergedTopology, SurvivesTheWire) {
+  Topology topology = masked({2, 0});
+  topology.gpus[0].name = "a name\twith a tab\nand a line end";
+  topology.edges[0].reason = "";
+  topology.gpus[1].num_nvlinks = 18;
+  topology.gpus[1].nvlink_bytes_per_ns = 450;
+  const std::string packed = peers::pack(topology);
+  const Topology again = peers::unpack_topology(packed);
+  EXPECT_EQ(peers::pack(again), packed);
+  EXPECT_EQ(again.gpus[0].name, "a name with a tab and a line end");
+  EXPECT_EQ(again.gpus[1].num_nvlinks, 18);
+  EXPECT_EQ(again.edges.size(), topology.edges.size());
+}
+
+TEST(MergedTopology, HostileTextIsRefused) {
+  const std::string packed = peers::pack(masked({0, 1}));
+  std::mt19937 random(7);
+  for (int i = 0; i < 2000; ++i) {
+    std::string damaged = packed;
+    const std::size_t at = random() % damaged.size();
+    switch (random() % 3) {
+      case 0:
+        damaged[at] = static_cast<char>(random());
+        break;
+      case 1:
+        damaged.resize(at);
+        break;
+      default:
+        damaged.insert(at, "\t\n-99999999999");
+    }
+    try {
+      (void)judge(peers::merge({peers::unpack_topology(damaged)}));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.category(), ErrorCategory::runtime);
+    }
+  }
 }
 
 }  // namespace

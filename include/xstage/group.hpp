@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "xstage/topology.hpp"
+
 namespace xstage {
 
 // What a launcher said about this process.
@@ -78,5 +80,11 @@ class Group {
   std::shared_ptr<Impl> impl_;
   LaunchInfo launch_;
 };
+
+// Collective. What all ranks together see, the same on every rank: GPUs joined by UUID and numbered
+// by PCI address, each directed pair with the worst that any rank found. A pair that no rank sees
+// as a whole (each process has its own CUDA_VISIBLE_DEVICES) has no access, and a reason that says
+// so.
+[[nodiscard]] Topology gather_topology(Group& group, const Topology& mine);
 
 }  // namespace xstage

@@ -25,6 +25,7 @@ struct PeerOptions {
   int device = 0;  // this process's ordinal of the rank's GPU
   Placement placement = Placement::device;
   std::uint64_t deadline_ns = 300'000'000'000;  // of every wait on the device; 0: none
+  void* stream = nullptr;  // the caller's cudaStream_t: creation is refused while it is captured
 };
 
 // Where the ghosts of an emulated group lie; see PeerMemory::emulate.

@@ -342,11 +342,16 @@ class CudaMemory final : public MemoryApi {
     }
   }
 
-  [[nodiscard]] bool capturing() override {
-    cudaStreamCaptureStatus status{};
-    const cudaError_t result = cudaStreamIsCapturing(cudaStreamLegacy, &status);
-    (void)cudaGetLastError();
-    return result == cudaErrorStreamCaptureImplicit || status == cudaStreamCaptureStatusActive;
+  [[nodiscard]] bool capturing(void* stream) override {
+    for (const cudaStream_t each : {static_cast<cudaStream_t>(stream), cudaStreamLegacy}) {
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      const cudaError_t result = cudaStreamIsCapturing(each, &status);
+      (void)cudaGetLastError();
+      if (result == cudaErrorStreamCaptureImplicit || status != cudaStreamCaptureStatusNone) {
+        return true;
+      }
+    }
+    return false;
   }
 
   [[nodiscard]] std::unique_ptr<Block> create(const BlockRequest& request) override {

@@ -47,8 +47,8 @@ class MemoryApi {
   [[nodiscard]] virtual std::string uuid(int device) = 0;
   // Throws Error{not_possible} with the reason unless the device can do what the request needs.
   virtual void require(const BlockRequest& request) = 0;
-  // True if some stream is being captured, so that nothing may be allocated.
-  [[nodiscard]] virtual bool capturing() = 0;
+  // True if the stream is being captured, or another one that forbids allocation.
+  [[nodiscard]] virtual bool capturing(void* stream) = 0;
 
   [[nodiscard]] virtual std::unique_ptr<Block> create(const BlockRequest& request) = 0;
   [[nodiscard]] virtual std::unique_ptr<Block> import(UniqueFd fd, const BlockRequest& request) = 0;

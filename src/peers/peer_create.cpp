@@ -123,7 +123,7 @@ class Creation {
   void agree_on_facts() {
     const Report mine = attempt([&] {
       require_legal_size(impl_->user_bytes);
-      require_not_capturing(*impl_->api);
+      require_not_capturing(*impl_->api, impl_->options);
       impl_->api->require(request_);
       return pack(Facts{impl_->api->uuid(request_.device), impl_->user_bytes,
                         static_cast<int>(request_.placement)});

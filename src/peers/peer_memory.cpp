@@ -74,8 +74,8 @@ void require_legal_ranks(std::size_t num_ranks) {
               std::to_string(num_ranks) + " ranks: legal 1.." + std::to_string(kMaxRanks));
 }
 
-void require_not_capturing(MemoryApi& api) {
-  if (!api.capturing()) return;
+void require_not_capturing(MemoryApi& api, const PeerOptions& options) {
+  if (!api.capturing(options.stream)) return;
   throw Error(ErrorCategory::usage,
               "a stream is being captured: create peer memory before the capture begins");
 }
@@ -94,7 +94,7 @@ std::vector<PeerMemory> create_local(std::shared_ptr<MemoryApi> api, std::span<c
                                      std::size_t bytes, const PeerOptions& options) {
   require_legal_ranks(devices.size());
   require_legal_size(bytes);
-  require_not_capturing(*api);
+  require_not_capturing(*api, options);
   std::vector<int> distinct(devices.begin(), devices.end());
   std::sort(distinct.begin(), distinct.end());
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
@@ -151,7 +151,7 @@ PeerMemory adopt(std::shared_ptr<MemoryApi> api, std::span<void* const> bases, i
                                           " are needed for the control block");
   }
   require_legal_size(bytes);
-  require_not_capturing(*api);
+  require_not_capturing(*api, options);
   auto impl = std::make_unique<PeerMemory::Impl>(api);
   for (std::size_t i = 0; i < bases.size(); ++i) {
     if (bases[i] == nullptr) {
@@ -235,7 +235,7 @@ PeerMemory PeerMemory::emulate(PeerMemory real, int num_ranks, const GhostOption
                                           std::to_string(first) + ".." + std::to_string(kMaxRanks));
   }
   if (num_ranks == first) return real;
-  peers::require_not_capturing(*impl.api);
+  peers::require_not_capturing(*impl.api, impl.options);
   const std::size_t stride =
       (kControlBytes + impl.user_bytes + kGhostAlignment - 1) / kGhostAlignment * kGhostAlignment;
   peers::BlockRequest request;

@@ -44,7 +44,7 @@ namespace peers {
 
 // Throws Error{usage} unless a rank may have that many bytes.
 void require_legal_size(std::size_t bytes);
-void require_not_capturing(MemoryApi& api);
+void require_not_capturing(MemoryApi& api, const PeerOptions& options);
 void require_legal_ranks(std::size_t num_ranks);
 
 // How many of `uuids` equal the one at `rank`, and how many of these come before it.

@@ -1,0 +1,20 @@
+# peers_gpu: peer memory, waits and barriers on a GPU. Without one ctest shows its cases as skipped.
+add_executable(peers_gpu peers_main.cpp peers_harness.cpp peers_local.cu peers_processes.cu
+               peers_throughput.cu)
+target_link_libraries(peers_gpu PRIVATE xstage::peers)
+target_include_directories(peers_gpu PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_link_options(peers_gpu PRIVATE -static-libstdc++ -static-libgcc)
+xstage_configure_target(peers_gpu)
+xstage_configure_cuda(peers_gpu "${XSTAGE_GENCODE_PORTABLE}")
+
+foreach(case IN ITEMS machine exchange graph delay deadline abort side emulated adopted)
+  add_test(NAME PeersGpu.${case} COMMAND peers_gpu ${case} --ranks 1,2,3,4,8 --rounds 50)
+endforeach()
+foreach(case IN ITEMS p-exchange p-kill p-stop p-doctor)
+  add_test(NAME PeersGpu.${case} COMMAND peers_gpu ${case} --ranks 2,3 --rounds 10)
+endforeach()
+add_test(NAME PeersGpu.cycles COMMAND peers_gpu cycles p-cycles --ranks 2 --rounds 50)
+set(peers_gpu_tests machine exchange graph delay deadline abort side emulated adopted p-exchange
+                    p-kill p-stop p-doctor cycles)
+list(TRANSFORM peers_gpu_tests PREPEND PeersGpu.)
+set_tests_properties(${peers_gpu_tests} PROPERTIES SKIP_RETURN_CODE 3 RUN_SERIAL ON LABELS gpu)
