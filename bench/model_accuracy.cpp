@@ -48,19 +48,31 @@ std::string interval(const std::optional<Interval>& value, double unit) {
   return text;
 }
 
-// The paper's law has one issue time for all; it is judged against both statistics.
-LinkParams equal_shares(std::vector<Sample> samples, const LinkParams& ours) {
+// Fitted without the slowest producers: the paper's law.
+KindFit equal_shares(std::vector<Sample> samples, xstage::StoreKind store_kind) {
+  std::erase_if(samples, [&](const Sample& sample) { return sample.kind != store_kind; });
   for (Sample& sample : samples) sample.issue_slowest_ns = xstage::kUnmeasured;
-  for (const KindFit& kind : xstage::fit(samples).kinds) {
-    if (kind.params.kind != ours.kind) continue;
-    LinkParams params = kind.params;
-    params.capacity_slowest_bytes = params.capacity_mean_bytes;
-    for (xstage::Stage& stage : params.stages) {
-      stage.capacity_slowest_bytes = stage.capacity_mean_bytes;
-    }
-    return params;
+  return xstage::fit(samples).kinds.front();
+}
+
+// One issue time for all producers, judged against both statistics.
+LinkParams judged_by_both(LinkParams params) {
+  params.capacity_slowest_bytes = params.capacity_mean_bytes;
+  for (xstage::Stage& stage : params.stages) {
+    stage.capacity_slowest_bytes = stage.capacity_mean_bytes;
   }
-  return ours;
+  return params;
+}
+
+LinkParams one_stage_of(const KindFit& kind) {
+  LinkParams params = kind.params;
+  params.stages.clear();
+  if (!kind.capacity_all_k || !kind.capacity_all_k->by_mean) return params;
+  const xstage::CapacityAtK& all = *kind.capacity_all_k;
+  params.capacity_mean_bytes = all.by_mean->bytes;
+  if (all.by_slowest) params.capacity_slowest_bytes = all.by_slowest->bytes;
+  params.share_spread = all.share_spread.value_or(0);
+  return params;
 }
 
 std::vector<int> filling_counts(const std::vector<Sample>& samples) {
@@ -76,12 +88,11 @@ std::vector<int> filling_counts(const std::vector<Sample>& samples) {
 }
 
 // Every law over every K, by the mean and by the slowest producer.
-void print_isolated(const LinkParams& ours, const LinkParams& paper,
-                    const std::vector<Sample>& samples) {
-  LinkParams one_stage = ours;
-  one_stage.stages.clear();
-  LinkParams paper_one_q = paper;
-  paper_one_q.stages.clear();
+void print_isolated(const KindFit& kind, const KindFit& equal, const std::vector<Sample>& samples) {
+  const LinkParams& ours = kind.params;
+  const LinkParams paper = judged_by_both(equal.params);
+  const LinkParams one_stage = one_stage_of(kind);
+  const LinkParams paper_one_q = judged_by_both(one_stage_of(equal));
   const std::vector<std::pair<const char*, const LinkParams*>> laws{
       {"unequal, q and s by K", &ours},
       {"unequal, one q, one s", &one_stage},
@@ -137,7 +148,7 @@ void print_kind(const KindFit& kind, const std::vector<Sample>& samples) {
               link.capacity_slowest_bytes.value_or(0) / 1024,
               interval(kind.capacity_slowest_interval, 1024).c_str(), link.share_spread,
               interval(kind.share_spread_interval, 1).c_str());
-  std::printf("  q of one K alone, KiB; s fitted for that K, or equal shares\n");
+  std::printf("  q by K, KiB; s fitted for that K, or equal shares\n");
   std::printf("  %-6s %-6s %-20s %-20s %-20s %-20s\n", "K", "s", "by mean", "by slowest",
               "equal, by mean", "equal, by slowest");
   for (const auto& row : kind.capacity_at_k) {
@@ -145,10 +156,13 @@ void print_kind(const KindFit& kind, const std::vector<Sample>& samples) {
                 row.share_spread.value_or(0), kib(row.by_mean).c_str(), kib(row.by_slowest).c_str(),
                 kib(row.by_mean_equal_shares).c_str(), kib(row.by_slowest_equal_shares).c_str());
   }
-  const LinkParams paper = equal_shares(samples, link);
-  if (!paper.capacity_mean_bytes) return;
-  std::printf("  equal shares, one q: %.2f KiB\n", *paper.capacity_mean_bytes / 1024);
-  print_isolated(link, paper, samples);
+  if (kind.capacity_all_k) {
+    const auto& all = *kind.capacity_all_k;
+    std::printf("  %-6s %-6.2f %-20s %-20s %-20s %-20s\n", "all", all.share_spread.value_or(0),
+                kib(all.by_mean).c_str(), kib(all.by_slowest).c_str(),
+                kib(all.by_mean_equal_shares).c_str(), kib(all.by_slowest_equal_shares).c_str());
+  }
+  print_isolated(kind, equal_shares(samples, link.kind), samples);
 }
 
 }  // namespace

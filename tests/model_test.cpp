@@ -389,7 +389,7 @@ TEST(StageOf, ByProducerCount) {
   EXPECT_EQ(stage_of(link, 16).share_spread, 0.8);
   const Stage middle = stage_of(link, 32);  // half-way in log K
   EXPECT_EQ(middle.num_producers, 32);
-  EXPECT_NEAR(middle.capacity_mean_bytes.value(), 15000, 1e-9);
+  EXPECT_NEAR(middle.capacity_mean_bytes.value(), std::sqrt(20000.0 * 10000.0), 1e-6);
   EXPECT_NEAR(middle.capacity_slowest_bytes.value(), 18000, 1e-9);
   EXPECT_NEAR(middle.share_spread, 0.6, 1e-12);
   EXPECT_EQ(stage_of(link, 132).capacity_mean_bytes, 10000);

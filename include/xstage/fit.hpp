@@ -70,7 +70,10 @@ struct KindFit {
   std::optional<Interval> capacity_slowest_interval;
   std::optional<Interval> share_spread_interval;
   std::vector<CapacityAtK> capacity_at_k;  // ascending K; only counts that can fill the link
-  ErrorSummary residuals;                  // on the samples that were fitted
+  // One q and one s for all K together, num_producers 0: what a stage that belongs to the SM would
+  // show. For comparison with capacity_at_k; absent if bursts of one K alone waited.
+  std::optional<CapacityAtK> capacity_all_k;
+  ErrorSummary residuals;  // on the samples that were fitted
   std::optional<HeldOut> held_out;
   std::vector<Unidentified> unidentified;
   int num_samples = 0;

@@ -36,15 +36,16 @@ struct LinkParams {
   std::vector<IssuePoint> issue_curve;  // ascending bytes; at least one point
   double injection_rate = 0;            // r, B/ns; what one SM can inject
   double drain_rate = 0;                // R, B/ns
-  // q: one SM's share of the stage. Absent when the data cannot say: no number is made up. Both
-  // belong to the spread below; if the model is right they agree. Infinity: an unbounded stage.
+  // q: one SM's share of the stage, with as many producers as were measured. Absent when the data
+  // cannot say: no number is made up. Both belong to the spread below; if the model is right they
+  // agree. Infinity: an unbounded stage.
   std::optional<double> capacity_mean_bytes;     // by the mean producer's issue time
   std::optional<double> capacity_slowest_bytes;  // by the slowest producer's
   // s: half-width of the producers' shares of the drain. While all are backlogged they get between
   // (1 - s) and (1 + s) of R/K, evenly spread. 0: all alike, the paper's law.
   double share_spread = 0;
-  // The same three, measured at single producer counts, ascending. Fewer producers have a little
-  // more room each and less equal shares. Empty: the values above hold for every K.
+  // The same three by producer count, ascending: fewer producers have more room each. Empty: the
+  // values above hold for every K.
   std::vector<Stage> stages;
   std::optional<double> visible_latency_ns;  // last byte drained -> visible to the peer (fenced)
   // Rate (B/ns) that loads of the same SM lose per B/ns of paced stores.
@@ -95,7 +96,8 @@ struct Prediction {
 // R as K producers see it: min(R, K*r). Few producers are held by their own ceiling, not the link.
 [[nodiscard]] double effective_drain_rate(const LinkParams& link, int num_producers);
 
-// The stage as K producers see it: `stages`, linear in log K and constant outside, else the values
+// The stage as K producers see it: between two `stages` q follows a power of K (so both q constant
+// and Q constant are exact) and s is linear in log K; constant outside; without `stages` the values
 // for every K.
 [[nodiscard]] Stage stage_of(const LinkParams& link, int num_producers);
 

@@ -211,28 +211,69 @@ std::optional<CapacityEstimate> equal_shares(std::span<const Burst> bursts, cons
   return CapacityEstimate{median(capacities), *interval};
 }
 
-CapacityAtK capacity_at(std::span<const Burst> bursts, const LinkParams& link, bool has_slowest,
-                        double center, const FitOptions& options) {
+bool any_waits(std::span<const Burst> bursts) {
+  return std::any_of(bursts.begin(), bursts.end(), [](const Burst& burst) { return burst.waits; });
+}
+
+struct StageFit {
+  Estimate estimate;
+  Intervals intervals;
+  bool has_slowest = false;
+};
+
+// q and s of some bursts: a coarse grid over everything possible, then a fine one around its best.
+StageFit fit_stage(std::span<const Burst> bursts, const LinkParams& link,
+                   const FitOptions& options) {
+  StageFit fit;
+  double largest = 0;
+  for (const Burst& burst : bursts) {
+    largest = std::max(largest, burst.point->bytes);
+    fit.has_slowest = fit.has_slowest || (burst.waits && measured(burst.point->slowest_ns));
+  }
+  const std::vector<double> no_spread{0};
+  const auto everything = all_of(bursts.size());
+  const Estimate coarse =
+      best_of(judge(bursts, link, fit.has_slowest ? linear(0, 0.9, 0.1) : no_spread,
+                    geometric(largest / 1000, largest, 47)),
+              everything);
+  const auto spreads = fit.has_slowest ? linear(std::max(0.0, coarse.spread - 0.12),
+                                                std::min(0.94, coarse.spread + 0.12), 0.02)
+                                       : no_spread;
+  const double other = fit.has_slowest ? coarse.by_slowest : coarse.by_mean;
+  const ErrorTable table = judge(
+      bursts, link, spreads,
+      geometric(std::min(coarse.by_mean, other) / 1.3, std::max(coarse.by_mean, other) * 1.3, 81));
+  fit.estimate = best_of(table, everything);
+  fit.intervals = intervals_of(table, options, 3);
+  return fit;
+}
+
+CapacityAtK row_of(std::span<const Burst> bursts, const LinkParams& link, const StageFit& fit,
+                   const FitOptions& options) {
   CapacityAtK row;
-  row.num_producers = bursts.front().point->num_producers;
   row.num_points = static_cast<int>(bursts.size());
-  const bool waits =
-      std::any_of(bursts.begin(), bursts.end(), [](const Burst& b) { return b.waits; });
-  if (!waits) return row;
-  const auto spreads = has_slowest ? linear(0, 0.9, 0.05) : std::vector<double>{0};
-  const ErrorTable table = judge(bursts, link, spreads, geometric(center / 3, center * 3, 81));
-  const Estimate estimate = best_of(table, all_of(bursts.size()));
-  const Intervals intervals = intervals_of(table, options, 5);
-  if (intervals.by_mean) row.by_mean = CapacityEstimate{estimate.by_mean, *intervals.by_mean};
-  if (intervals.by_slowest && has_slowest) {
-    row.by_slowest = CapacityEstimate{estimate.by_slowest, *intervals.by_slowest};
-    row.share_spread = estimate.spread;
+  if (fit.intervals.by_mean) {
+    row.by_mean = CapacityEstimate{fit.estimate.by_mean, *fit.intervals.by_mean};
+  }
+  if (fit.intervals.by_slowest && fit.has_slowest) {
+    row.by_slowest = CapacityEstimate{fit.estimate.by_slowest, *fit.intervals.by_slowest};
+    row.share_spread = fit.estimate.spread;
   }
   row.by_mean_equal_shares =
       equal_shares(bursts, link, options, [](const Point& p) { return p.issue_ns; });
   row.by_slowest_equal_shares =
       equal_shares(bursts, link, options, [](const Point& p) { return p.slowest_ns; });
   return row;
+}
+
+void set_params(const StageFit& fit, KindFit& out) {
+  out.params.capacity_mean_bytes = fit.estimate.by_mean;
+  out.capacity_mean_interval = fit.intervals.by_mean;
+  out.params.share_spread = fit.estimate.spread;
+  if (!fit.has_slowest) return;
+  out.params.capacity_slowest_bytes = fit.estimate.by_slowest;
+  out.capacity_slowest_interval = fit.intervals.by_slowest;
+  out.share_spread_interval = fit.intervals.spread;
 }
 
 // What did not wait still bounds the capacity from below: q >= B - (R/K)*T.
@@ -264,52 +305,36 @@ void explain_missing(std::span<const Burst> bursts, const LinkParams& link, Kind
 }  // namespace
 
 void fit_capacity(std::span<const Point> points, const FitOptions& options, KindFit& out) {
-  LinkParams& link = out.params;
-  const std::vector<Burst> bursts = bursts_of(points, link);
-  const auto waits = [](const Burst& burst) { return burst.waits; };
-  if (std::none_of(bursts.begin(), bursts.end(), waits)) {
-    explain_missing(bursts, link, out);
+  const std::vector<Burst> bursts = bursts_of(points, out.params);
+  if (!any_waits(bursts)) {
+    explain_missing(bursts, out.params, out);
     return;
   }
-  const bool has_slowest = std::any_of(bursts.begin(), bursts.end(), [](const Burst& burst) {
-    return burst.waits && measured(burst.point->slowest_ns);
-  });
-  double largest = 0;
-  for (const Burst& burst : bursts) largest = std::max(largest, burst.point->bytes);
-
-  const auto coarse_spreads = has_slowest ? linear(0, 0.9, 0.1) : std::vector<double>{0};
-  const auto everything = all_of(bursts.size());
-  const Estimate coarse = best_of(
-      judge(bursts, link, coarse_spreads, geometric(largest / 1000, largest, 47)), everything);
-  const auto spreads = has_slowest ? linear(std::max(0.0, coarse.spread - 0.12),
-                                            std::min(0.94, coarse.spread + 0.12), 0.02)
-                                   : std::vector<double>{0};
-  const double low = std::min(coarse.by_mean, has_slowest ? coarse.by_slowest : coarse.by_mean);
-  const double high = std::max(coarse.by_mean, has_slowest ? coarse.by_slowest : coarse.by_mean);
-  const ErrorTable table = judge(bursts, link, spreads, geometric(low / 1.3, high * 1.3, 81));
-  const Estimate estimate = best_of(table, everything);
-  const Intervals intervals = intervals_of(table, options, 3);
-
-  link.capacity_mean_bytes = estimate.by_mean;
-  out.capacity_mean_interval = intervals.by_mean;
-  if (has_slowest) {
-    link.capacity_slowest_bytes = estimate.by_slowest;
-    link.share_spread = estimate.spread;
-    out.capacity_slowest_interval = intervals.by_slowest;
-    out.share_spread_interval = intervals.spread;
-  } else {
+  int num_waiting_counts = 0;
+  for (std::size_t begin = 0; begin < bursts.size();) {  // sorted by K
+    const int num_producers = bursts[begin].point->num_producers;
+    std::size_t end = begin;
+    while (end < bursts.size() && bursts[end].point->num_producers == num_producers) ++end;
+    const auto group = std::span(bursts).subspan(begin, end - begin);
+    begin = end;
+    CapacityAtK row;
+    row.num_points = static_cast<int>(group.size());
+    if (any_waits(group)) {
+      ++num_waiting_counts;
+      const StageFit fit = fit_stage(group, out.params, options);
+      row = row_of(group, out.params, fit, options);
+      set_params(fit, out);  // the last one stays: the most producers
+    }
+    row.num_producers = num_producers;
+    out.capacity_at_k.push_back(row);
+  }
+  if (num_waiting_counts > 1) {
+    out.capacity_all_k =
+        row_of(bursts, out.params, fit_stage(bursts, out.params, options), options);
+  }
+  if (!out.params.capacity_slowest_bytes) {
     add_unidentified(out, "capacity_slowest_bytes", "no slowest producer's time in the samples");
     add_unidentified(out, "share_spread", "no slowest producer's time in the samples");
-  }
-  for (std::size_t begin = 0; begin < bursts.size();) {  // sorted by K
-    std::size_t end = begin;
-    while (end < bursts.size() &&
-           bursts[end].point->num_producers == bursts[begin].point->num_producers) {
-      ++end;
-    }
-    out.capacity_at_k.push_back(capacity_at(std::span(bursts).subspan(begin, end - begin), link,
-                                            has_slowest, estimate.by_mean, options));
-    begin = end;
   }
 }
 

@@ -60,7 +60,11 @@ std::optional<double> any_capacity(const Stage& stage) {
 std::optional<double> mix(const std::optional<double>& low, const std::optional<double>& high,
                           double part) {
   if (!low || !high) return low ? low : high;
-  return part == 0 ? *low : *low + part * (*high - *low);  // infinity * 0 would be NaN
+  if (*low == *high || part == 0) return low;
+  if (*low <= 0 || *high <= 0 || std::isinf(*low) || std::isinf(*high)) {
+    return part < 0.5 ? low : high;  // no power of K goes through these
+  }
+  return *low * std::pow(*high / *low, part);
 }
 
 // Mean of times that are at least t0; exactly t0 if nobody waits.
