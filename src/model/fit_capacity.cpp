@@ -84,8 +84,8 @@ std::vector<Burst> bursts_of(std::span<const Point> points, const LinkParams& li
   return kept;
 }
 
-ErrorTable judge(std::span<const Burst> bursts, const LinkParams& link, std::vector<double> spreads,
-                 const std::vector<double>& capacities) {
+ErrorTable judge(std::span<const Burst> bursts, const LinkParams& link,
+                 const std::vector<double>& spreads, const std::vector<double>& capacities) {
   ErrorTable table;
   table.num_bursts = bursts.size();
   for (const double spread : spreads) {
