@@ -14,7 +14,13 @@ set -u
 # name | seconds it may take | command
 # The command runs in the repository root; @build is BUILD_DIR, @out the entry's own folder.
 entries='
-doctor        | 30  | @build/xstage doctor --json
+doctor            | 30  | @build/xstage doctor --json
+peers             | 300 | @build/tests/gpu/peers_gpu machine exchange graph delay deadline abort side emulated adopted --ranks 1,2,3,4,8 --rounds 50
+peers-processes   | 120 | @build/tests/gpu/peers_gpu p-exchange p-kill p-stop p-doctor --ranks 2,3 --rounds 10
+peers-cycles      | 60  | @build/tests/gpu/peers_gpu cycles p-cycles --ranks 2 --rounds 50
+peers-throughput  | 60  | @build/tests/gpu/peers_gpu throughput --ranks 2
+probe-quick       | 60  | @build/xstage probe --quick --out @out --force
+probe-host        | 180 | @build/xstage probe --peer host --out @out --force
 '
 
 usage() {

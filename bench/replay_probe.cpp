@@ -7,6 +7,7 @@
 // The link is fitted from the same file without its held-out points; the last lines (to stderr and
 // as comments) are median and p95, of all points and of the held-out ones.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -31,7 +32,7 @@ struct Judged {
 double quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+  return values[static_cast<std::size_t>(std::lround(q * static_cast<double>(values.size() - 1)))];
 }
 
 void summarise(const char* what, const std::vector<Judged>& all, bool held_out_only,

@@ -15,7 +15,6 @@ namespace xstage::cli {
 namespace {
 
 using io::format_bytes;
-using io::format_number;
 using io::format_percent;
 using io::format_rate;
 using io::format_time;
