@@ -33,8 +33,9 @@ __device__ inline bool grid_arrive_and_wait(const WaitContext& context, std::uin
     if (num_polls % kPollsPerCheck != 0) continue;
     const WaitOutcome outcome = schedule.outcome(context);
     if (outcome == WaitOutcome::fine) continue;
-    give_up(context, FailedWait{-1, static_cast<std::uint32_t>(WaitTag::grid_barrier), num_ctas,
-                                num_arrived(seen, num_ctas), coarse_time() - schedule.start, outcome});
+    give_up(context,
+            FailedWait{-1, static_cast<std::uint32_t>(WaitTag::grid_barrier), num_ctas,
+                       num_arrived(seen, num_ctas), coarse_time() - schedule.start, outcome});
     return false;
   }
 }

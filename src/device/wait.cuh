@@ -22,7 +22,8 @@ inline constexpr int kPollsPerCheck = 32;
 
 // Looks at the abort words are far apart in time: every thread of every SM may be waiting, and a
 // read of the host's page crosses PCIe (polled at every turn it slowed a kernel 90 times).
-inline constexpr std::uint32_t kLookInterval = 32;  // coarse steps, about 33 us: the rank's own word
+inline constexpr std::uint32_t kLookInterval =
+    32;  // coarse steps, about 33 us: the rank's own word
 inline constexpr std::uint32_t kLooksPerHostLook = 32;  // about 1 ms: the host's page
 
 // Times of waits in steps of 1024 ns: 32 bits hold 73 minutes, in one register.
@@ -50,8 +51,7 @@ struct LookSchedule {
   // Whether the wait must end now, and why.
   __device__ WaitOutcome outcome(const WaitContext& context) {
     if (sees_abort(context)) return WaitOutcome::aborted;
-    const bool late =
-        context.deadline_ns != 0 && coarse_time() - start > coarse_deadline(context);
+    const bool late = context.deadline_ns != 0 && coarse_time() - start > coarse_deadline(context);
     return late ? WaitOutcome::deadline : WaitOutcome::fine;
   }
 };

@@ -14,23 +14,23 @@ namespace xstage::probing {
 struct Layout {
   enum class Rows : std::uint8_t { contiguous, pitched, random };
   Rows rows = Rows::contiguous;
-  std::uint32_t row_bytes = 256;    // a power of two; of pitched and random rows
+  std::uint32_t row_bytes = 256;  // a power of two; of pitched and random rows
   std::uint32_t pitch_bytes = 6144;
 };
 
 struct BurstSpec {
   StoreKind kind = StoreKind::bulk;
   Layout layout;
-  Send send;                        // kind is taken from `kind`
+  Send send;  // kind is taken from `kind`
   int num_producers = 1;
-  bool two_per_tpc = false;         // K < all: fill pairs of neighbouring SMs instead of spreading
-  std::uint32_t bytes = 0;          // per producer and burst
+  bool two_per_tpc = false;  // K < all: fill pairs of neighbouring SMs instead of spreading
+  std::uint32_t bytes = 0;   // per producer and burst
   int num_bursts = 16;
-  bool aligned = false;             // isolated: idle link and a common start before every burst
-  bool measure_visible = false;     // wait for completion and a system-scope fence after each burst
-  double idle_ns = 30'000;          // aligned: idle time before each burst
-  double gap_ns = 0;                // free-running: spin between bursts
-  int gap_steps = 0;                // free-running: tensor-core steps fed by loads, instead of a spin
+  bool aligned = false;          // isolated: idle link and a common start before every burst
+  bool measure_visible = false;  // wait for completion and a system-scope fence after each burst
+  double idle_ns = 30'000;       // aligned: idle time before each burst
+  double gap_ns = 0;             // free-running: spin between bursts
+  int gap_steps = 0;             // free-running: tensor-core steps fed by loads, instead of a spin
   std::uint32_t seed = 1;
 };
 
@@ -46,10 +46,10 @@ struct BurstTimes {
 struct BurstRun {
   int num_producers = 0;
   int num_bursts = 0;
-  std::vector<BurstTimes> times;   // [burst][producer]
-  std::vector<std::uint32_t> sm;   // of each producer
-  double cycles_per_ns = 0;        // mean over producers, during the run
-  double kernel_ns = 0;            // by events, launch included
+  std::vector<BurstTimes> times;  // [burst][producer]
+  std::vector<std::uint32_t> sm;  // of each producer
+  double cycles_per_ns = 0;       // mean over producers, during the run
+  double kernel_ns = 0;           // by events, launch included
   std::uint64_t num_wrong_words = 0;
   std::uint64_t num_checked_words = 0;
 

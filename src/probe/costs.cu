@@ -1,10 +1,9 @@
-#include "probe/costs.hpp"
-
 #include <algorithm>
 #include <array>
 
 #include "device/ptx.cuh"
 #include "device/wait.cuh"
+#include "probe/costs.hpp"
 
 namespace xstage::probing {
 namespace {
@@ -24,8 +23,8 @@ enum Cost : int {
 };
 constexpr std::uint32_t kCostBulkBytes = 8192;
 
-// One thread; the cycles of each step go to `out` after the loop, so that the results are no traffic
-// among the measured stores.
+// One thread; the cycles of each step go to `out` after the loop, so that the results are no
+// traffic among the measured stores.
 __global__ void fence_kernel(char* remote, std::uint32_t* out, int num_rounds) {
   extern __shared__ __align__(128) char shared[];
   auto* cycles = reinterpret_cast<std::uint32_t*>(shared + kCostBulkBytes);
@@ -217,14 +216,14 @@ double measure_flag_one_way_ns(const Link& there, const Link& back, int num_roun
   const device::WaitContext wait{there.abort_word(),
                                  static_cast<std::uint64_t>(there.timeout_s() * 1e9)};
   check(cudaSetDevice(back.source_idx()), "cudaSetDevice");
-  flag_kernel<<<1, 1, 0, back.stream().get()>>>(
-      there.destination().as<std::uint32_t>(), back.destination().as<std::uint32_t>(), 1,
-      num_rounds, nullptr, wait);
+  flag_kernel<<<1, 1, 0, back.stream().get()>>>(there.destination().as<std::uint32_t>(),
+                                                back.destination().as<std::uint32_t>(), 1,
+                                                num_rounds, nullptr, wait);
   check(cudaGetLastError(), "flag kernel");
   check(cudaSetDevice(there.source_idx()), "cudaSetDevice");
-  flag_kernel<<<1, 1, 0, there.stream().get()>>>(
-      back.destination().as<std::uint32_t>(), there.destination().as<std::uint32_t>(), 0,
-      num_rounds, cycles.as<std::uint32_t>(), wait);
+  flag_kernel<<<1, 1, 0, there.stream().get()>>>(back.destination().as<std::uint32_t>(),
+                                                 there.destination().as<std::uint32_t>(), 0,
+                                                 num_rounds, cycles.as<std::uint32_t>(), wait);
   check(cudaGetLastError(), "flag kernel");
   there.stream().synchronize();
   back.stream().synchronize();
@@ -300,8 +299,8 @@ SharedEgress measure_shared_egress(Link& link, StoreKind kind) {
             "cudaMemcpyAsync");
     } else {
       check(cudaSetDevice(reader), "cudaSetDevice");
-      read_kernel<<<link.num_sms() * 2, 256, 0, stream.get()>>>(
-          local.as<uint4>(), bytes / 16, sink.as<std::uint32_t>());
+      read_kernel<<<link.num_sms() * 2, 256, 0, stream.get()>>>(local.as<uint4>(), bytes / 16,
+                                                                sink.as<std::uint32_t>());
       check(cudaGetLastError(), "read kernel");
     }
   };
@@ -311,8 +310,7 @@ SharedEgress measure_shared_egress(Link& link, StoreKind kind) {
   spec.bytes = 32 * 1024;
   spec.num_producers = link.num_sms();
   spec.num_bursts = host ? 60 : 400;
-  const double store_bytes =
-      static_cast<double>(spec.bytes) * spec.num_producers * spec.num_bursts;
+  const double store_bytes = static_cast<double>(spec.bytes) * spec.num_producers * spec.num_bursts;
   SharedEgress rates;
   check(cudaSetDevice(reader), "cudaSetDevice");
   const EventPair events;

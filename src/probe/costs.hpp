@@ -10,17 +10,17 @@ namespace xstage::probing {
 
 // Medians over `num_rounds`, one thread on an idle link, ns.
 struct FenceCosts {
-  double fence_idle_ns = 0;           // system-scope fence, nothing outstanding
-  double store_fence_ns = 0;          // one 16-byte remote store, then the fence
+  double fence_idle_ns = 0;   // system-scope fence, nothing outstanding
+  double store_fence_ns = 0;  // one 16-byte remote store, then the fence
   // Of one 8 KiB bulk store (copy engine, sm_90 on), each step alone, one after the other.
-  double proxy_fence_ns = 0;          // ordinary shared-memory writes before the engine's reads
+  double proxy_fence_ns = 0;  // ordinary shared-memory writes before the engine's reads
   double bulk_issue_ns = 0;
   double bulk_commit_ns = 0;
-  double bulk_read_ns = 0;            // wait until the source has been read
-  double bulk_complete_ns = 0;        // then until the engine calls it complete
-  double bulk_fence_ns = 0;           // then a system-scope fence
-  double store_release_ns = 0;        // 16-byte store, then a flag by release: issue time of both
-  double load_round_trip_ns = 0;      // one 4-byte remote load
+  double bulk_read_ns = 0;        // wait until the source has been read
+  double bulk_complete_ns = 0;    // then until the engine calls it complete
+  double bulk_fence_ns = 0;       // then a system-scope fence
+  double store_release_ns = 0;    // 16-byte store, then a flag by release: issue time of both
+  double load_round_trip_ns = 0;  // one 4-byte remote load
 };
 [[nodiscard]] FenceCosts measure_fences(const Link& link, int num_rounds);
 

@@ -23,16 +23,15 @@ struct Context {
 
   [[nodiscard]] std::uint32_t next_seed() { return static_cast<std::uint32_t>(random()); }
   [[nodiscard]] bool measures(StoreKind kind) const;
-  [[nodiscard]] bool to_host() const {
-    return link.target().type == Endpoint::Type::host_memory;
-  }
+  [[nodiscard]] bool to_host() const { return link.target().type == Endpoint::Type::host_memory; }
   // Gap after which K producers of B bytes ask for `share` of the drain rate.
   [[nodiscard]] double gap_for(double bytes, int num_producers, double share) const {
     return std::max(0.0, bytes * num_producers / (share * drain_rate));
   }
 };
 
-// Pieces that a burst of this kind is sent in: at most 16 KiB, and a divisor of the burst for boxes.
+// Pieces that a burst of this kind is sent in: at most 16 KiB, and a divisor of the burst for
+// boxes.
 [[nodiscard]] std::uint32_t piece_bytes(StoreKind kind, std::uint32_t bytes);
 
 // A burst of `kind` with the default pieces.
@@ -42,16 +41,17 @@ struct Context {
 [[nodiscard]] BurstRun run_checked(Context& context, const BurstSpec& spec);
 
 // The time in which free-running producers are in steady state and all at work: SMs get unequal
-// shares of a full link, so the fast ones end early, and what follows is a link with fewer producers.
-// Means over the bursts of such a window weigh producers by their pace, so that the mean period is
-// exactly the volume of one round over the rate of the link.
+// shares of a full link, so the fast ones end early, and what follows is a link with fewer
+// producers. Means over the bursts of such a window weigh producers by their pace, so that the mean
+// period is exactly the volume of one round over the rate of the link.
 struct SteadyWindow {
   double begin_ns = 0;
   double end_ns = 0;
 };
 [[nodiscard]] SteadyWindow steady_window(const BurstRun& run);
 
-// Rows of samples. Isolated: one a round from `first` on. Periodic: one a part of the steady window.
+// Rows of samples. Isolated: one a round from `first` on. Periodic: one a part of the steady
+// window.
 void append_isolated(const BurstRun& run, const BurstSpec& spec, int first_round,
                      std::vector<Sample>& samples);
 void append_periodic(const BurstRun& run, const BurstSpec& spec, double nominal_gap_ns,

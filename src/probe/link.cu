@@ -118,10 +118,9 @@ Link::Link(int source_idx, Target target, double timeout_s)
     check(cudaDeviceCanAccessPeer(&accessible, source_idx, target.device_idx),
           "cudaDeviceCanAccessPeer");
     if (accessible == 0) {
-      throw Error(ErrorCategory::not_possible, "GPU " + std::to_string(source_idx) +
-                                                   " cannot store into GPU " +
-                                                   std::to_string(target.device_idx) +
-                                                   ": the driver reports no peer access");
+      throw Error(ErrorCategory::not_possible,
+                  "GPU " + std::to_string(source_idx) + " cannot store into GPU " +
+                      std::to_string(target.device_idx) + ": the driver reports no peer access");
     }
     check(cudaSetDevice(source_idx), "cudaSetDevice");
     const cudaError_t status = cudaDeviceEnablePeerAccess(target.device_idx, 0);
@@ -153,7 +152,8 @@ void Link::check_abort(const char* what) const {
   check(cudaMemcpy(&aborted, abort_.data(), 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
   if (aborted == 0) return;
   check(cudaMemset(abort_.data(), 0, 4), "cudaMemset");
-  throw Error(ErrorCategory::timeout, std::string(what) + ": a wait on the GPU passed its deadline");
+  throw Error(ErrorCategory::timeout,
+              std::string(what) + ": a wait on the GPU passed its deadline");
 }
 
 // The launch that start() will make.
@@ -238,12 +238,13 @@ void Link::prepare(const BurstSpec& spec) {
 
   if (spec.kind == StoreKind::tensor) {
     const std::uint64_t rows = g.total_bytes / g.pitch_bytes;
-    prepared_->map = make_row_box_map(destination_.data(), g.num_columns << g.row_shift, rows, g.pitch_bytes,
-                           1u << g.row_shift, spec.send.chunk_bytes >> g.row_shift);
+    prepared_->map =
+        make_row_box_map(destination_.data(), g.num_columns << g.row_shift, rows, g.pitch_bytes,
+                         1u << g.row_shift, spec.send.chunk_bytes >> g.row_shift);
   }
-  prepare_destination(destination_, g.total_bytes, spec, *stream_,
-                      {g.block_stride_bytes, g.num_columns, g.row_shift, g.pitch_bytes,
-                       g.num_slices});
+  prepare_destination(
+      destination_, g.total_bytes, spec, *stream_,
+      {g.block_stride_bytes, g.num_columns, g.row_shift, g.pitch_bytes, g.num_slices});
   prepared_->kernel = kernel_of(spec);
   prepared_->shared_bytes =
       std::max<std::size_t>(kMinSharedBytes, (spec.bytes + 1023) / 1024 * 1024 +
@@ -299,8 +300,8 @@ BurstRun Link::collect() {
     first_ns = std::min(first_ns, calibration[3 * p + 2]);
   }
   if (rates.empty()) throw Error(ErrorCategory::runtime, "the GPU's timer did not advance");
-  run.cycles_per_ns = std::accumulate(rates.begin(), rates.end(), 0.0) /
-                      static_cast<double>(rates.size());
+  run.cycles_per_ns =
+      std::accumulate(rates.begin(), rates.end(), 0.0) / static_cast<double>(rates.size());
   run.times.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
     const auto ns = [&](int field) {
@@ -310,8 +311,7 @@ BurstRun Link::collect() {
     run.times[i] = {ns(0), ns(1), spec_.measure_visible ? ns(2) : 0.0f,
                     spec_.measure_visible ? ns(3) : 0.0f, began + ns(4)};
   }
-  const Geometry g =
-      geometry_of(spec_, target_.type == Endpoint::Type::host_memory);
+  const Geometry g = geometry_of(spec_, target_.type == Endpoint::Type::host_memory);
   const VerifyResult verified = verify_destination(
       destination_, g.total_bytes, spec_, *stream_,
       {g.block_stride_bytes, g.num_columns, g.row_shift, g.pitch_bytes, g.num_slices},

@@ -36,8 +36,9 @@ class Link {
   [[nodiscard]] double timeout_s() const noexcept { return timeout_s_; }
 
   // prepare() poisons the destination and sets everything up; start() only launches the kernel, so
-  // that several links can start close together; collect() waits, reads the samples and checks every
-  // byte that the producers were to write and the guard zones between them. One run at a time.
+  // that several links can start close together; collect() waits, reads the samples and checks
+  // every byte that the producers were to write and the guard zones between them. One run at a
+  // time.
   void prepare(const BurstSpec& spec);
   void start();
   [[nodiscard]] BurstRun collect();
@@ -70,13 +71,13 @@ class Link {
   std::unique_ptr<EventPair> events_;
   Buffer destination_;
   Buffer gap_source_;
-  Buffer scratch_;      // device: samples, start times, counters
-  Buffer arena_;        // device: whatever an experiment needs
-  Buffer abort_;        // device: the abort word
+  Buffer scratch_;  // device: samples, start times, counters
+  Buffer arena_;    // device: whatever an experiment needs
+  Buffer abort_;    // device: the abort word
   Buffer check_counter_;
-  Buffer row_order_;    // device: permutation of rows
+  Buffer row_order_;  // device: permutation of rows
   std::vector<std::uint32_t> row_order_host_;
-  BurstSpec spec_;      // of the run in flight
+  BurstSpec spec_;  // of the run in flight
   struct Prepared;
   std::unique_ptr<Prepared> prepared_;
 };

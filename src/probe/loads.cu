@@ -1,8 +1,7 @@
-#include "probe/loads.hpp"
-
 #include <algorithm>
 
 #include "probe/load_kernel.cuh"
+#include "probe/loads.hpp"
 
 namespace xstage::probing {
 namespace {
@@ -83,14 +82,14 @@ LoadRun summarise(const Outputs& out, const LoadSpec& spec, std::size_t num_sms,
 LoadRun run_loads(const Link& link, const LoadSpec& spec) {
   if (spec.num_bursts < 1 || spec.num_bursts > static_cast<int>(kMaxLoadBursts) ||
       spec.num_in_flight < 1 || spec.num_in_flight > static_cast<int>(kMaxLoadsInFlight)) {
-    throw Error(ErrorCategory::usage, "load interference: legal are 1 to 128 bursts and 1 to 4 "
-                                      "loads in flight");
+    throw Error(ErrorCategory::usage,
+                "load interference: legal are 1 to 128 bursts and 1 to 4 "
+                "loads in flight");
   }
   const auto num_sms = static_cast<std::size_t>(link.num_sms());
   const Outputs out(link.arena(), num_sms, static_cast<std::size_t>(spec.num_bursts));
   const auto placement = place_producers(link.num_sms(), link.num_sms(), false);
-  check(cudaMemcpy(out.placement, placement.data(), placement.size() * 4,
-                   cudaMemcpyHostToDevice),
+  check(cudaMemcpy(out.placement, placement.data(), placement.size() * 4, cudaMemcpyHostToDevice),
         "cudaMemcpy");
   int clock_khz = 0;
   check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, link.source_idx()), "clock rate");

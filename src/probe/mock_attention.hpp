@@ -17,16 +17,16 @@ struct MockSpec {
   enum class Owner : std::uint8_t { spare_warp, consumers, none };
   Owner owner = Owner::spare_warp;  // none: the same kernel without communication
   Send send;
-  int num_tiles = 8;                // waves: tiles of each SM
+  int num_tiles = 8;  // waves: tiles of each SM
   int steps_per_tile = 16;
-  int rounds_per_step = 128;        // tensor-core rounds: sets the length of a step
+  int rounds_per_step = 128;  // tensor-core rounds: sets the length of a step
   std::uint32_t seed = 1;
 };
 
 struct MockRun {
-  double total_ns = 0;       // slowest SM: common start -> every byte arrived
-  double computed_ns = 0;    // slowest SM: common start -> last tile handed over
-  double main_loop_ns = 0;   // mean over SMs: sum of the tiles' main loops
+  double total_ns = 0;          // slowest SM: common start -> every byte arrived
+  double computed_ns = 0;       // slowest SM: common start -> last tile handed over
+  double main_loop_ns = 0;      // mean over SMs: sum of the tiles' main loops
   std::vector<double> tile_ns;  // mean over SMs, by tile index: length of the main loop
   std::vector<double> tile_slowest_ns;
   std::uint64_t num_wrong_words = 0;

@@ -51,10 +51,18 @@ Row load_row(const LoadSpec& spec, const LoadRun& run, double demand_share) {
           run.store_rate};
 }
 
-const std::vector<std::string> kLoadColumns = {
-    "kind",      "phase",         "bytes",           "gap_ns",
-    "demand",    "in_flight",     "load_gb_s_per_sm", "latency_mean_ns",
-    "max_burst_0_ns", "max_early_ns", "max_late_ns",   "store_gb_s"};
+const std::vector<std::string> kLoadColumns = {"kind",
+                                               "phase",
+                                               "bytes",
+                                               "gap_ns",
+                                               "demand",
+                                               "in_flight",
+                                               "load_gb_s_per_sm",
+                                               "latency_mean_ns",
+                                               "max_burst_0_ns",
+                                               "max_early_ns",
+                                               "max_late_ns",
+                                               "store_gb_s"};
 
 void add_load_control(Context& context, int num_in_flight, Table& table) {
   LoadSpec spec = load_spec(context, StoreKind::bulk, 8 * kKib, 0.25, false, num_in_flight);
@@ -119,8 +127,7 @@ void part_loads(Context& context) {
       for (const double kib : {8.0, 32.0}) {
         for (const double demand : {0.0, 0.83, 0.25}) {
           for (const bool aligned : {false, true}) {
-            const LoadSpec spec =
-                load_spec(context, kind, kib * kKib, demand, aligned, in_flight);
+            const LoadSpec spec = load_spec(context, kind, kib * kKib, demand, aligned, in_flight);
             table.rows.push_back(load_row(spec, run_loads(context.link, spec), demand));
           }
         }

@@ -30,8 +30,8 @@ std::vector<GridPoint> grid_of(const Context& context, Experiment experiment) {
       }
     } else {
       for (const double share : {0.0, 0.3, 2.0}) {
-        points.push_back({experiment, all, 32 * kKib, share * 32 * kKib * all / context.drain_rate,
-                          false});
+        points.push_back(
+            {experiment, all, 32 * kKib, share * 32 * kKib * all / context.drain_rate, false});
       }
     }
     return points;
@@ -42,8 +42,7 @@ std::vector<GridPoint> grid_of(const Context& context, Experiment experiment) {
   // Axes that the caller gave replace the grid's.
   if (!options.producers.empty() || !options.bytes.empty() || !options.gaps_ns.empty()) {
     std::vector<GridPoint> chosen;
-    const auto producers =
-        options.producers.empty() ? std::vector<int>{1, all} : options.producers;
+    const auto producers = options.producers.empty() ? std::vector<int>{1, all} : options.producers;
     const auto gaps = options.gaps_ns.empty() || experiment == Experiment::isolated
                           ? std::vector<double>{0.0}
                           : options.gaps_ns;
@@ -140,10 +139,10 @@ void part_canary(Context& context) {
     spec.num_bursts = 2;
     const BurstRun run = context.link.run(spec);
     if (run.num_wrong_words != 0) {
-      throw Error(ErrorCategory::check_failed,
-                  "canary: " + std::to_string(run.num_wrong_words) + " of " +
-                      std::to_string(run.num_checked_words) + " words differ (" +
-                      std::string(to_string(kind)) + " stores)");
+      throw Error(ErrorCategory::check_failed, "canary: " + std::to_string(run.num_wrong_words) +
+                                                   " of " + std::to_string(run.num_checked_words) +
+                                                   " words differ (" +
+                                                   std::string(to_string(kind)) + " stores)");
     }
   }
 }

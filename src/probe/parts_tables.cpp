@@ -72,11 +72,11 @@ void add(ProbedPair& pair, const char* name, const char* unit, double value) {
 }  // namespace
 
 void part_pieces(Context& context) {
-  Table table{"pieces",
-              {"kind", "layout", "producers", "bytes", "piece_bytes", "accept_ns",
-               "accept_slowest_ns", "read_ns", "read_slowest_ns", "complete_ns", "visible_ns",
-               "visible_slowest_ns"},
-              {}};
+  Table table{
+      "pieces",
+      {"kind", "layout", "producers", "bytes", "piece_bytes", "accept_ns", "accept_slowest_ns",
+       "read_ns", "read_slowest_ns", "complete_ns", "visible_ns", "visible_slowest_ns"},
+      {}};
   struct Case {
     StoreKind kind;
     Layout::Rows rows;
@@ -92,8 +92,7 @@ void part_pieces(Context& context) {
       cases.push_back({StoreKind::tensor, rows, piece});
     }
   }
-  for (const auto rows :
-       {Layout::Rows::contiguous, Layout::Rows::pitched, Layout::Rows::random}) {
+  for (const auto rows : {Layout::Rows::contiguous, Layout::Rows::pitched, Layout::Rows::random}) {
     cases.push_back({StoreKind::register16, rows, 0});
   }
   for (const Case& c : cases) {
@@ -152,8 +151,8 @@ void part_placement(Context& context) {
 }
 
 void part_patterns(Context& context) {
-  Table table{"patterns", {"kind", "layout", "row_bytes", "pitch_bytes", "producers", "rate_gb_s"},
-              {}};
+  Table table{
+      "patterns", {"kind", "layout", "row_bytes", "pitch_bytes", "producers", "rate_gb_s"}, {}};
   const int all = context.link.num_sms();
   struct Case {
     StoreKind kind;
@@ -203,10 +202,10 @@ void part_kinds(Context& context) {
 }
 
 void part_idle(Context& context) {
-  Table table{"idle",
-              {"kind", "producers", "bytes", "idle_ns", "issue_ns", "visible_ns",
-               "visible_slowest_ns"},
-              {}};
+  Table table{
+      "idle",
+      {"kind", "producers", "bytes", "idle_ns", "issue_ns", "visible_ns", "visible_slowest_ns"},
+      {}};
   for (const StoreKind kind : {StoreKind::register16, StoreKind::bulk}) {
     if (!context.measures(kind)) continue;
     for (const int k : {1, context.link.num_sms()}) {
@@ -227,10 +226,10 @@ void part_idle(Context& context) {
 
 void part_control(Context& context) {
   // The same kernels into the source's own memory: what the loop itself costs.
-  Link local(context.link.source_idx(),
-             {Endpoint::Type::local_memory, context.link.source_idx()}, context.link.timeout_s());
-  Context control{local,          nullptr, context.pair, context.options, context.random,
-                  context.drain_rate};
+  Link local(context.link.source_idx(), {Endpoint::Type::local_memory, context.link.source_idx()},
+             context.link.timeout_s());
+  Context control{local,           nullptr,        context.pair,
+                  context.options, context.random, context.drain_rate};
   Table table{"local_control",
               {"kind", "producers", "bytes", "issue_ns", "issue_slowest_ns", "visible_slowest_ns",
                "rate_gb_s"},
@@ -239,8 +238,7 @@ void part_control(Context& context) {
     if (!context.measures(kind)) continue;
     for (const int k : {1, context.link.num_sms()}) {
       for (const double kib : {8.0, 32.0, 64.0}) {
-        const Medians m =
-            medians_of(run_aligned(control, burst_of(control, kind, k, kib * kKib)));
+        const Medians m = medians_of(run_aligned(control, burst_of(control, kind, k, kib * kKib)));
         table.rows.push_back({std::string(to_string(kind)), double(k), kib * kKib, m.read,
                               m.read_slowest, m.visible_slowest,
                               zero_gap_rate(control, kind, k, kib * kKib)});
@@ -251,10 +249,10 @@ void part_control(Context& context) {
 }
 
 void part_egress(Context& context) {
-  Table table{"egress",
-              {"kind", "store_alone_gb_s", "read_alone_gb_s", "store_together_gb_s",
-               "read_together_gb_s"},
-              {}};
+  Table table{
+      "egress",
+      {"kind", "store_alone_gb_s", "read_alone_gb_s", "store_together_gb_s", "read_together_gb_s"},
+      {}};
   for (const StoreKind kind : {StoreKind::register16, StoreKind::bulk}) {
     if (!context.measures(kind)) continue;
     const SharedEgress e = measure_shared_egress(context.link, kind);

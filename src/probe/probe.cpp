@@ -1,4 +1,5 @@
-// The probe: which pairs, which parts, in which order. A pair that fails loses only its own results.
+// The probe: which pairs, which parts, in which order. A pair that fails loses only its own
+// results.
 #include "xstage/probe.hpp"
 
 #include <array>
@@ -163,8 +164,8 @@ void check_parts(const ProbeOptions& options) {
 void check_axes(const ProbeOptions& options, int num_sms) {
   for (const int k : options.producers) {
     if (k < 1 || k > num_sms) {
-      throw Error(ErrorCategory::usage, "--producers " + std::to_string(k) + ": legal 1.." +
-                                            std::to_string(num_sms));
+      throw Error(ErrorCategory::usage,
+                  "--producers " + std::to_string(k) + ": legal 1.." + std::to_string(num_sms));
     }
   }
   for (const double bytes : options.bytes) {
@@ -186,15 +187,15 @@ ProbedPair probe_pair(const Topology& topology, const Pair& pair, const ProbeOpt
     }
     Link link(source.ordinal, {pair.type, other.ordinal}, options.timeout_s);
     std::unique_ptr<Link> back;
-    const PeerEdge* reverse = pair.type == Endpoint::Type::gpu
-                                  ? topology.edge(pair.destination, pair.source)
-                                  : nullptr;
+    const PeerEdge* reverse =
+        pair.type == Endpoint::Type::gpu ? topology.edge(pair.destination, pair.source) : nullptr;
     if (!options.quick && reverse != nullptr && reverse->access) {
       back = std::make_unique<Link>(other.ordinal, Target{Endpoint::Type::gpu, source.ordinal},
                                     options.timeout_s);
     }
-    Context context{link, back.get(), result, options,
-                    std::mt19937(static_cast<std::uint32_t>(options.seed)), 0};
+    Context context{
+        link, back.get(), result, options, std::mt19937(static_cast<std::uint32_t>(options.seed)),
+        0};
     run_parts(context, options);
   } catch (const Error& error) {
     if (error.category() == ErrorCategory::usage) throw;

@@ -143,8 +143,8 @@ BurstRun run_checked(Context& context, const BurstSpec& spec) {
   if (run.num_wrong_words != 0) {
     throw Error(ErrorCategory::check_failed,
                 std::string(to_string(spec.kind)) + ", K=" + std::to_string(spec.num_producers) +
-                    ", " + std::to_string(spec.bytes) + " bytes: " +
-                    std::to_string(run.num_wrong_words) + " of " +
+                    ", " + std::to_string(spec.bytes) +
+                    " bytes: " + std::to_string(run.num_wrong_words) + " of " +
                     std::to_string(run.num_checked_words) + " words at the destination are wrong");
   }
   return run;

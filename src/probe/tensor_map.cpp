@@ -30,9 +30,9 @@ CUtensorMap make_row_box_map(void* base, std::uint64_t row_bytes, std::uint64_t 
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
              CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
-    throw Error(ErrorCategory::runtime,
-                "tensor map with a box of " + std::to_string(box_rows) + " rows of " +
-                    std::to_string(box_bytes) + " bytes: driver error " + std::to_string(status));
+    throw Error(ErrorCategory::runtime, "tensor map with a box of " + std::to_string(box_rows) +
+                                            " rows of " + std::to_string(box_bytes) +
+                                            " bytes: driver error " + std::to_string(status));
   }
   return map;
 }

@@ -1,5 +1,3 @@
-#include "probe/verify.cuh"
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -7,6 +5,7 @@
 
 #include "probe/burst_kernel.cuh"
 #include "probe/pattern.hpp"
+#include "probe/verify.cuh"
 
 namespace xstage::probing {
 namespace {
@@ -60,8 +59,9 @@ __global__ void verify_kernel(const char* base, Expectation want, unsigned long 
     wrong += word_at(base, want.offset(producer, slice, i)) != want.value(producer, slice, i);
   }
   if (slice == 0) {
-    const std::uint64_t guard = static_cast<std::uint64_t>(producer) * want.layout.block_stride_bytes +
-                                static_cast<std::uint64_t>(want.layout.num_slices) * want.bytes;
+    const std::uint64_t guard =
+        static_cast<std::uint64_t>(producer) * want.layout.block_stride_bytes +
+        static_cast<std::uint64_t>(want.layout.num_slices) * want.bytes;
     for (std::uint32_t i = threadIdx.x; i < want.num_guard_words(); i += blockDim.x) {
       wrong += word_at(base, guard + i * 4) != kPoisonWord;
     }
@@ -89,9 +89,12 @@ Expectation expectation_of(const BurstSpec& spec, const PayloadLayout& layout,
                            const std::uint32_t* row_order) {
   const bool sum = spec.kind == StoreKind::bulk_reduce || spec.kind == StoreKind::red;
   const bool random = spec.layout.rows == Layout::Rows::random;
-  return {layout,     random ? row_order : nullptr,
-          spec.seed,  spec.bytes,
-          static_cast<std::uint32_t>(spec.num_bursts), sum};
+  return {layout,
+          random ? row_order : nullptr,
+          spec.seed,
+          spec.bytes,
+          static_cast<std::uint32_t>(spec.num_bursts),
+          sum};
 }
 
 std::uint64_t count_wrong_on_host(const char* base, const Expectation& want, int num_producers) {
@@ -150,18 +153,17 @@ VerifyResult verify_destination(const Buffer& destination, std::uint64_t, const 
   const bool host = destination.place() == Buffer::Place::pinned_host;
   Buffer order_on_device;
   if (!host && spec.layout.rows == Layout::Rows::random) {
-    order_on_device =
-        Buffer(Buffer::Place::device, destination.device_idx(), row_order.size() * 4);
+    order_on_device = Buffer(Buffer::Place::device, destination.device_idx(), row_order.size() * 4);
     check(cudaMemcpy(order_on_device.data(), row_order.data(), row_order.size() * 4,
                      cudaMemcpyHostToDevice),
           "cudaMemcpy");
   }
-  const Expectation want = expectation_of(
-      spec, layout, host ? row_order.data() : order_on_device.as<std::uint32_t>());
+  const Expectation want =
+      expectation_of(spec, layout, host ? row_order.data() : order_on_device.as<std::uint32_t>());
   VerifyResult result;
-  result.num_checked = static_cast<std::uint64_t>(spec.num_producers) *
-                       (static_cast<std::uint64_t>(layout.num_slices) * spec.bytes / 4 +
-                        want.num_guard_words());
+  result.num_checked =
+      static_cast<std::uint64_t>(spec.num_producers) *
+      (static_cast<std::uint64_t>(layout.num_slices) * spec.bytes / 4 + want.num_guard_words());
   if (spec.kind == StoreKind::load) return result;
   if (host) {
     result.num_wrong = count_wrong_on_host(destination.data(), want, spec.num_producers);

@@ -1,6 +1,6 @@
 // Before a run the destination is poisoned; after it every word that was to be written, and every
-// guard zone, is compared with the payload. Host memory is checked by the CPU, GPU memory by the GPU
-// that owns it.
+// guard zone, is compared with the payload. Host memory is checked by the CPU, GPU memory by the
+// GPU that owns it.
 #pragma once
 
 #include <cstdint>
