@@ -46,6 +46,26 @@ __device__ inline void store_global(void* address, std::uint32_t value) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+// Shared memory by its 32-bit address: never a generic access.
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+__device__ inline void load_shared(std::uint32_t address, uint4& value) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void load_shared(std::uint32_t address, uint2& value) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void load_shared(std::uint32_t address, std::uint32_t& value) {
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+}
+
 // A load that always goes to memory, never served from a stale line.
 __device__ inline uint4 load_global_coherent(const void* address) {
   uint4 value;

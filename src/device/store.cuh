@@ -64,11 +64,15 @@ __device__ inline void copy_words(const Role& role, std::uint32_t bytes, Load lo
   for (; at + (kUnroll - 1) * stride < bytes; at += kUnroll * stride) {
     Word words[kUnroll];
 #pragma unroll
-    for (int i = 0; i < kUnroll; ++i) words[i] = load(at + i * stride);
+    for (int i = 0; i < kUnroll; ++i) load(at + i * stride, words[i]);
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) store(at + i * stride, words[i]);
   }
-  for (; at < bytes; at += stride) store(at, load(at));
+  for (; at < bytes; at += stride) {
+    Word word;
+    load(at, word);
+    store(at, word);
+  }
 }
 
 // Word: uint4, uint2 or std::uint32_t. The source is read by ordinary loads, so a chunk's source is
@@ -80,9 +84,9 @@ struct RegisterStore {
 
   static __device__ void issue(const Role& role, const Destination& dst, const char* source,
                                std::uint32_t offset, std::uint32_t bytes) {
+    const std::uint32_t from = shared_address(source) + offset;
     copy_words<Word>(
-        role, bytes,
-        [&](std::uint32_t at) { return *reinterpret_cast<const Word*>(source + offset + at); },
+        role, bytes, [&](std::uint32_t at, Word& word) { load_shared(from + at, word); },
         [&](std::uint32_t at, Word word) { store_global(dst.address(offset + at), word); });
     role.sync();
   }
@@ -113,11 +117,9 @@ struct RegisterStore {
 struct RedStore : RegisterStore<std::uint32_t> {
   static __device__ void issue(const Role& role, const Destination& dst, const char* source,
                                std::uint32_t offset, std::uint32_t bytes) {
+    const std::uint32_t from = shared_address(source) + offset;
     copy_words<std::uint32_t>(
-        role, bytes,
-        [&](std::uint32_t at) {
-          return *reinterpret_cast<const std::uint32_t*>(source + offset + at);
-        },
+        role, bytes, [&](std::uint32_t at, std::uint32_t& word) { load_shared(from + at, word); },
         [&](std::uint32_t at, std::uint32_t word) {
           red_add_system(dst.address(offset + at), word);
         });
@@ -133,7 +135,9 @@ struct RemoteLoad : RegisterStore<uint4> {
     char* sink = const_cast<char*>(source);
     copy_words<uint4>(
         role, bytes,
-        [&](std::uint32_t at) { return load_global_coherent(dst.address(offset + at)); },
+        [&](std::uint32_t at, uint4& word) {
+          word = load_global_coherent(dst.address(offset + at));
+        },
         [&](std::uint32_t at, uint4 word) {
           *reinterpret_cast<uint4*>(sink + offset + at) = word;
         });

@@ -1,5 +1,5 @@
 // The kernel behind every burst experiment. One CTA an SM; a CTA whose SM is no producer leaves at
-// once. The owner of the outbox is the whole CTA for register kinds and one warp for the copy
+// once. The owner of the outbox is the whole CTA for register kinds and one thread for the copy
 // engine. Samples stay in shared memory until the loop has ended: a sample written to global memory
 // would queue behind the very stores that are measured.
 #pragma once
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kNumThreads, 1)
   TensorGap gap(gap_shared, shared + (args.bytes + 1023) / 1024 * 1024, args.gap_source);
   __syncthreads();
 
-  const device::Role owner{threadIdx.x, Store::kUsesCopyEngine ? 32u : kNumThreads, 1};
+  const device::Role owner{threadIdx.x, Store::kUsesCopyEngine ? 1u : kNumThreads, 1};
   const bool owns = threadIdx.x < owner.num_threads;
   Box outbox(owner, args.send, parcels);
   const std::uint64_t first_cycles = device::sm_cycles();

@@ -79,7 +79,7 @@ __device__ inline void run_sender(const LoadArgs& args, LoadShared& shared, cons
                                   typename device::Outbox<Store, 1>::Storage& parcels,
                                   std::uint32_t producer_idx) {
   const std::uint32_t thread_idx = threadIdx.x - 32;
-  const device::Role owner{thread_idx, Store::kUsesCopyEngine ? 32u : kNumThreads, 1};
+  const device::Role owner{thread_idx, Store::kUsesCopyEngine ? 1u : kNumThreads, 1};
   if (thread_idx >= owner.num_threads) return;
   device::Outbox<Store, 1> outbox(owner, args.burst.send, parcels);
   const std::uint64_t first = device::sm_cycles();

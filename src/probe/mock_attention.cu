@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kMockThreads, 1) mock_attention_kernel(const M
     run_mock_consumers(args, shared, stages, slots, parcels);
   } else if (warp == kNumConsumers / 32) {
     if (threadIdx.x % 32 == 0) run_mock_loader(args, shared, stages);
-  } else if (args.owner == Owner::spare_warp) {
+  } else if (args.owner == Owner::spare_warp && threadIdx.x % 32 == 0) {
     run_mock_sender(args, shared, slots, parcels);
   }
   __syncthreads();

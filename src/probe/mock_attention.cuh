@@ -77,17 +77,16 @@ __device__ inline device::LinearDestination mock_destination(const MockArgs& arg
           static_cast<std::uint64_t>(tile) * kTileBytes};
 }
 
-// The spare warp: takes filled slots, sends as the pacer allows. A slot goes back to the consumers
+// One thread of the spare warp: takes filled slots, sends as the pacer allows. A slot goes back to the consumers
 // once its parcel has been sent and read; that is due one whole tile after it was posted.
 __device__ inline void run_mock_sender(const MockArgs& args, MockShared& shared, char* slots,
                                        MockOutbox::Storage& parcels) {
-  const device::Role role{threadIdx.x % 32, 32, 0};
+  const device::Role role{0, 1, 0};
   MockOutbox outbox(role, args.send, parcels);
   std::uint32_t seen_steps = 0;
   for (std::uint32_t tile = 0; tile < args.num_tiles; ++tile) {
     const bool filled = device::wait_until(args.wait, [&] {
       for (const std::uint32_t step = shared.step; seen_steps < step; ++seen_steps) outbox.step();
-      __syncwarp();
       if (device::mbarrier_try_wait(&shared.filled[tile % 2], tile / 2 % 2)) return true;
       if (!outbox.pump()) __nanosleep(kSenderNap_ns);  // leave the issue slots to the consumers
       return false;
@@ -96,7 +95,7 @@ __device__ inline void run_mock_sender(const MockArgs& args, MockShared& shared,
     outbox.post(slots + tile % 2 * kTileBytes, kTileBytes, mock_destination(args, tile));
     if (tile + 1 < args.num_tiles && tile >= 1) {
       outbox.acquire();
-      if (role.is_leader()) device::mbarrier_arrive(&shared.free[(tile + 1) % 2]);
+      device::mbarrier_arrive(&shared.free[(tile + 1) % 2]);
     }
   }
   outbox.drain();
