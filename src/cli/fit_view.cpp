@@ -52,15 +52,15 @@ std::string params_table(const std::vector<KindFit>& kinds) {
                   {kLeft});
   for (const auto& fit : kinds) {
     const LinkParams& p = fit.params;
-    table.add({std::string(to_string(p.kind)),
-               with_interval(p.drain_rate, fit.drain_rate_interval, 1),
-               with_interval(p.injection_rate, fit.injection_rate_interval, 1),
-               capacity(p.capacity_mean_bytes, fit.capacity_mean_interval),
-               capacity(p.capacity_slowest_bytes, fit.capacity_slowest_interval),
-               fmt::format("{:.2f}", p.share_spread),
-               p.issue_curve.empty() ? "?" : io::format_time(issue_time_empty(p, kTileBytes)),
-               p.visible_latency_ns ? "+" + io::format_time(*p.visible_latency_ns) : "?",
-               fmt::format("x{:.3f}", p.both_directions_factor)});
+    table.add(
+        {std::string(to_string(p.kind)), with_interval(p.drain_rate, fit.drain_rate_interval, 1),
+         with_interval(p.injection_rate, fit.injection_rate_interval, 1),
+         capacity(p.capacity_mean_bytes, fit.capacity_mean_interval),
+         capacity(p.capacity_slowest_bytes, fit.capacity_slowest_interval),
+         fmt::format("{:.2f}", p.share_spread),
+         p.issue_curve.empty() ? "?" : io::format_time(issue_time_empty(p, kTileBytes)),
+         p.visible_latency_ns ? fmt::format("+{}", io::format_time(*p.visible_latency_ns)) : "?",
+         fmt::format("x{:.3f}", p.both_directions_factor)});
   }
   return table.str();
 }

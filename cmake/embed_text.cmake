@@ -1,0 +1,28 @@
+# Writes OUTPUT, a C++ source that defines `extern const std::string_view` constants in namespace
+# xstage::io: one for each NAME=FILE in the list INPUTS (an empty FILE gives an empty text).
+#   cmake -D INPUTS=a=x.css|b=y.js -D OUTPUT=out.cpp -P embed_text.cmake
+set(chunk_length 8000)  # compilers limit the length of one literal
+set(source "#include <string_view>\n\nnamespace xstage::io {\n")
+string(REPLACE "|" ";" inputs "${INPUTS}")
+foreach(input IN LISTS inputs)
+  string(REGEX MATCH "^([^=]+)=(.*)$" unused "${input}")
+  set(name "${CMAKE_MATCH_1}")
+  set(file "${CMAKE_MATCH_2}")
+  string(APPEND source "extern const std::string_view ${name};\nconst std::string_view ${name} =\n")
+  if(file STREQUAL "")
+    set(text "")
+  else()
+    file(READ "${file}" text)
+  endif()
+  string(LENGTH "${text}" length)
+  set(at 0)
+  string(APPEND source "R\"xs()xs\"\n")
+  while(at LESS length)
+    string(SUBSTRING "${text}" ${at} ${chunk_length} chunk)
+    string(APPEND source "R\"xs(${chunk})xs\"\n")
+    math(EXPR at "${at} + ${chunk_length}")
+  endwhile()
+  string(APPEND source ";\n")
+endforeach()
+string(APPEND source "}  // namespace xstage::io\n")
+file(WRITE "${OUTPUT}" "${source}")
