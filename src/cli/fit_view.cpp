@@ -54,7 +54,7 @@ std::string params_table(const std::vector<KindFit>& kinds) {
     const LinkParams& p = fit.params;
     table.add(
         {std::string(to_string(p.kind)), with_interval(p.drain_rate, fit.drain_rate_interval, 1),
-         with_interval(p.injection_rate, fit.injection_rate_interval, 1),
+         format_number(p.injection_rate),
          capacity(p.capacity_mean_bytes, fit.capacity_mean_interval),
          capacity(p.capacity_slowest_bytes, fit.capacity_slowest_interval),
          fmt::format("{:.2f}", p.share_spread),

@@ -50,16 +50,15 @@ std::string kind_cards(const KindFit& kind, int num_sms) {
   }
   const int count = num_sms > 0 ? num_sms : 1;
   const Prediction tile = predict(p, {count, kTileBytes, 0});
-  html += card("issue of 32 KiB, empty stage", format_time(tile.t0_ns),
-               "one SM, or nobody else in the way");
-  html += card("issue of 32 KiB, no gap", format_time(tile.issue_ns),
-               fmt::format("{} SMs that never pause", count));
-  html += card("no waiting from", format_time(tile.onset_gap_ns),
-               fmt::format("gap, {} SMs, 32 KiB", count));
+  html += card("32 KiB, empty stage", format_time(tile.t0_ns), "issue time, nobody in the way");
+  html +=
+      card("32 KiB, no gap", format_time(tile.issue_ns), fmt::format("issue time, {} SMs", count));
+  html += card("gap without waiting", format_time(tile.onset_gap_ns),
+               fmt::format("32 KiB, {} SMs", count));
   if (kind.held_out && kind.held_out->burst_gap.num_points > 0) {
     const auto& e = kind.held_out->burst_gap;
     html += card("error, held out", format_percent(e.median),
-                 fmt::format("median; p95 {} of {} points", format_percent(e.p95), e.num_points));
+                 fmt::format("median of {}; p95 {}", e.num_points, format_percent(e.p95)));
   }
   return html + "</div>\n";
 }
@@ -71,7 +70,10 @@ std::string table_html(const std::vector<std::string>& columns,
   html += "</tr></thead><tbody>\n";
   for (const auto& row : rows) {
     html += "<tr>";
-    for (const auto& cell : row) html += fmt::format("<td>{}</td>", escape_html(cell));
+    for (const auto& cell : row) {
+      html +=
+          fmt::format("<td{}>{}</td>", cell.size() > 48 ? " class=long" : "", escape_html(cell));
+    }
     html += "</tr>\n";
   }
   return html + "</tbody></table></div>\n";
@@ -79,7 +81,8 @@ std::string table_html(const std::vector<std::string>& columns,
 
 std::string errors_cell(const ErrorSummary& e) {
   if (e.num_points == 0) return "-";
-  return fmt::format("{} / {}", format_percent(e.median), format_percent(e.p95));
+  const std::string median = format_percent(e.median);
+  return fmt::format("{} / {}", median.substr(0, median.find(' ')), format_percent(e.p95));
 }
 
 std::string error_table(const std::vector<KindFit>& kinds) {
@@ -178,9 +181,10 @@ std::string chart_section(const Report& report, Charts& charts) {
                        steady_state_chart(kind, report.samples, num_sms));
   }
   html +=
-      "</div><h2>One burst into an idle link</h2><p>Up to a few KiB an SM a burst is taken at "
-      "once, although it needs far longer to arrive. What exceeds the stage is waited for, and "
-      "not by everybody alike: the slowest producer waits almost for the whole drain.</p>"
+      "</div><h2>One burst into an idle link</h2><p>A burst that fits is taken at once, although "
+      "it "
+      "needs far longer to arrive. What exceeds the stage is waited for, and as shares differ, "
+      "the slowest producer waits longer than the mean.</p>"
       "<div class=grid>\n";
   for (const auto& kind : kinds) {
     html += charts.add(fmt::format("isolated-{}", to_string(kind.params.kind)),
@@ -195,9 +199,9 @@ std::string chart_section(const Report& report, Charts& charts) {
   }
   if (!capacity.empty()) {
     html +=
-        "<h2>What one SM may have in flight</h2><p>If the buffer sat at the link, each SM's "
-        "share would fall as more SMs store (dashed). It stays, so it sits in or near the SM."
-        "</p><div class=grid>\n" +
+        "<h2>What one SM may have in flight</h2><p>If the buffer sat at the link, each SM's share "
+        "would fall as more SMs store (dashed). Where the points stay nearly level instead, it "
+        "sits in or near the SM.</p><div class=grid>\n" +
         capacity + "</div>\n";
   }
   return html;
@@ -246,6 +250,10 @@ std::string render_report(const Report& report) {
       profile.link.empty() ? "" : " over " + escape_html(profile.link),
       report.origin.empty() ? ""
                             : fmt::format("<p class=origin>{}</p>", escape_html(report.origin)));
+  body +=
+      "<p>A remote store is accepted long before its bytes arrive. Between the two it waits in a "
+      "hidden, finite stage. While the stage has room, storing costs the issuer next to nothing; "
+      "once it is full, issue proceeds at the rate at which the link drains it.</p>\n";
   if (!has_charts()) {
     body +=
         "<p class=origin>No charts: xstage was built without the charting library (Debian and "

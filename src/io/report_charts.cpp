@@ -158,7 +158,7 @@ Json steady_state_chart(const KindFit& kind, const std::vector<Sample>& samples,
   series.push_back(std::move(coupled));
   series.push_back(std::move(unbounded));
   return make_chart(std::string(to_string(params.kind)),
-                    fmt::format("{} SMs, bursts a producer; grey: simpler views of {}",
+                    fmt::format("{} SMs; a colour a burst size; grey: simpler views, at {}",
                                 num_producers, format_bytes(largest)),
                     "gap between bursts, us", "time that issue is held, us", series);
 }
@@ -212,49 +212,61 @@ Json isolated_chart(const KindFit& kind, const std::vector<Sample>& samples, int
     ++color;
   }
   series.insert(series.end(), {std::move(slowest_model), std::move(slowest), std::move(drained)});
-  return make_chart(std::string(to_string(params.kind)),
-                    kind.params.capacity_mean_bytes
-                        ? "all producers start at one instant on an idle link"
-                        : "no line: these samples cannot say what the stage holds",
-                    "bytes of each producer, KiB", "time that issue is held, us", series);
+  Json chart = make_chart(std::string(to_string(params.kind)),
+                          kind.params.capacity_mean_bytes
+                              ? "all producers start at one instant on an idle link"
+                              : "no line: these samples cannot say what the stage holds",
+                          "bytes of each producer, KiB", "time that issue is held, us", series);
+  if (max_bytes >= 64 * kKibi) chart["x_step"] = 16;
+  chart["x_max"] = max_bytes / kKibi;
+  return chart;
 }
 
 Json capacity_chart(const KindFit& kind) {
   Json json = {{"title", to_string(kind.params.kind)},
-               {"subtitle", "bars: 95 % intervals; dashed: one buffer shared by all SMs"},
+               {"subtitle", "whiskers: 95 % intervals; both axes logarithmic"},
                {"x", "SMs that store at once"},
                {"y", "capacity of one SM, KiB"}};
-  Json labels = Json::array();
-  Json shared = Json::array();
   Json mean = {{"label", "by the mean producer"}, {"color", 0}};
   Json slowest = {{"label", "by the slowest producer"}, {"color", 3}};
-  const auto put = [](Json& series, const std::optional<CapacityEstimate>& q) {
-    series["value"].push_back(q ? Json(rounded(q->bytes / kKibi)) : Json(nullptr));
+  double low = 8;
+  double high = 64;
+  const auto put = [&](Json& series, int count, const std::optional<CapacityEstimate>& q) {
+    if (!q) return;
+    series["data"].push_back({count, rounded(q->bytes / kKibi)});
     series["range"].push_back(
-        q ? Json{rounded(q->interval.low / kKibi), rounded(q->interval.high / kKibi)}
-          : Json(nullptr));
+        {rounded(q->interval.low / kKibi), rounded(q->interval.high / kKibi)});
+    low = std::min(low, std::max(q->interval.low / kKibi, 1.0));
+    high = std::max(high, q->interval.high / kKibi);
   };
-  const CapacityAtK* last = nullptr;
+  std::optional<std::pair<int, double>> all_together;  // the count with most SMs, and its q
+  json["counts"] = Json::array();
   for (const auto& row : kind.capacity_at_k) {
-    if (row.by_mean) last = &row;
+    json["counts"].push_back(row.num_producers);
+    put(mean, row.num_producers, row.by_mean);
+    put(slowest, row.num_producers, row.by_slowest);
+    if (row.by_mean) all_together = {row.num_producers, row.by_mean->bytes / kKibi};
   }
-  for (const auto& row : kind.capacity_at_k) {
-    labels.push_back(fmt::format("{}", row.num_producers));
-    put(mean, row.by_mean);
-    put(slowest, row.by_slowest);
-    shared.push_back(last == nullptr ? Json(nullptr)
-                                     : Json(rounded(last->by_mean->bytes / kKibi *
-                                                    last->num_producers / row.num_producers)));
+  json["shared"] = Json::array();
+  if (all_together) {
+    for (const auto& row : kind.capacity_at_k) {
+      const double share = all_together->second * all_together->first / row.num_producers;
+      json["shared"].push_back({row.num_producers, rounded(share)});
+      high = std::max(high, share);
+    }
   }
-  json["labels"] = std::move(labels);
-  json["bars"] = {std::move(mean), std::move(slowest)};
-  json["shared"] = std::move(shared);
+  json["min"] = std::exp2(std::floor(std::log2(low)));
+  json["max"] = std::exp2(std::ceil(std::log2(high)));
+  json["series"] = Json::array();
+  for (auto* series : {&mean, &slowest}) {
+    if (series->contains("data")) json["series"].push_back(std::move(*series));
+  }
   return json;
 }
 
 Json error_chart(const std::vector<KindFit>& kinds) {
   Json json = {{"title", "held-out points"},
-               {"subtitle", "bar: median, whisker: 95th percentile; logarithmic"},
+               {"subtitle", "solid: median, pale: 95th percentile; logarithmic"},
                {"x", "error, % of the period"}};
   json["labels"] = {"burst-gap", "unbounded", "coupled", "alpha-beta"};
   json["kinds"] = Json::array();

@@ -8,12 +8,14 @@
 namespace xstage::io {
 namespace {
 
-// Three significant digits, zeros after the point dropped.
+// Three significant digits; zeros after the point only where the digits are not the whole value.
 std::string three_digits(double value) {
   const double size = std::abs(value);
   const int digits = size < 0.9995 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
+  const double scaled = value * std::pow(10, digits);
   std::string text = fmt::format("{:.{}f}", value, digits);
-  if (text.find('.') != std::string::npos) {
+  const bool exact = std::abs(scaled - std::round(scaled)) < 1e-9 * std::max(1.0, std::abs(scaled));
+  if (exact && digits > 0) {
     text.erase(text.find_last_not_of('0') + 1);
     if (text.back() == '.') text.pop_back();
   }

@@ -17,7 +17,7 @@
     const base = { label: series.label, data: series.data.map(([x, y]) => ({ x, y })),
       borderColor: color(series.color), backgroundColor: color(series.color) };
     const line = { showLine: true, pointRadius: 0, pointHitRadius: 0, borderWidth: 2 };
-    const mark = { showLine: false, pointRadius: 4, pointHoverRadius: 6, pointBorderWidth: 2 };
+    const mark = { showLine: false, clip: 8, pointRadius: 4, pointHoverRadius: 6, pointBorderWidth: 2 };
     switch (series.style) {
       case 'line': return Object.assign(base, line, { order: 3 });
       case 'dashed': return Object.assign(base, line, { borderDash: [7, 5], borderWidth: 1.5, order: 4 });
@@ -39,8 +39,9 @@
 
   function scatter(spec) {
     const options = common();
-    options.scales = { x: axis(spec.x, { type: 'linear', beginAtZero: true }),
+    options.scales = { x: axis(spec.x, { type: 'linear', beginAtZero: true, max: spec.x_max }),
       y: axis(spec.y, { type: 'linear', beginAtZero: true }) };
+    if (spec.x_step) options.scales.x.ticks.stepSize = spec.x_step;
     // Lines name themselves; of the points only those without a line do.
     const named = new Set(spec.series.filter((s) => !['point', 'ring', 'cross'].includes(s.style))
       .map((s) => s.label));
@@ -73,54 +74,72 @@
     return { type: 'scatter', data: { datasets: spec.series.map(lineSet) }, options };
   }
 
+  // Vertical lines from low to high behind the points of datasets that have a range.
+  const whiskers = { id: 'whiskers', beforeDatasetsDraw(chart) {
+    const { ctx, scales: { x, y } } = chart;
+    chart.data.datasets.forEach((set, i) => {
+      if (!set.range || !chart.isDatasetVisible(i)) return;
+      ctx.save();
+      ctx.strokeStyle = set.borderColor;
+      ctx.lineWidth = 2;
+      set.data.forEach((point, k) => {
+        const at = x.getPixelForValue(point.x);
+        const [low, high] = set.range[k].map((v) => y.getPixelForValue(Math.max(v, y.min)));
+        ctx.beginPath();
+        ctx.moveTo(at, low); ctx.lineTo(at, high);
+        ctx.moveTo(at - 5, low); ctx.lineTo(at + 5, low);
+        ctx.moveTo(at - 5, high); ctx.lineTo(at + 5, high);
+        ctx.stroke();
+      });
+      ctx.restore();
+    });
+  } };
+  const only = (values) => (scale) => {
+    scale.ticks = values.filter((v) => v >= scale.min && v <= scale.max).map((value) => ({ value }));
+  };
+
   function capacity(spec) {
     const options = common();
-    options.scales = { x: axis(spec.x, {}),
-      y: axis(spec.y, { type: 'logarithmic', min: 4, ticks: { color: css('--soft'),
-        callback: (v) => ([4, 8, 16, 32, 64, 128, 256].includes(v) ? v : '') },
-        afterBuildTicks: (scale) => { scale.ticks = [4, 8, 16, 32, 64, 128, 256]
-          .filter((v) => v <= scale.max).map((value) => ({ value })); } }) };
-    options.plugins = { legend: legend(), tooltip: { callbacks: { label: (c) =>
-      (Array.isArray(c.raw) ? `95 %: ${three(c.raw[0])} to ${three(c.raw[1])} KiB`
-        : `${c.dataset.label}: ${three(c.raw)} KiB`) } } };
-    options.plugins.legend.labels.filter = (item) => !item.text.startsWith('interval');
-    const sets = [];
-    spec.bars.forEach((bar, i) => {
-      sets.push({ type: 'bar', label: `interval ${i}`, data: bar.range, stack: `s${i}`, order: 3,
-        backgroundColor: `${color(bar.color)}55`, borderWidth: 0, barPercentage: 0.35, grouped: true });
-    });
-    // A point in the middle of its bar: the bar again, as thin as a line, at the estimate.
-    spec.bars.forEach((bar, i) => {
-      sets.push({ type: 'bar', label: bar.label, stack: `s${i}`, order: 1, barPercentage: 0.35,
-        data: bar.value.map((v) => (v === null ? null : [v * 0.988, v * 1.012])), minBarLength: 4,
-        backgroundColor: color(bar.color) });
-    });
-    sets.push({ type: 'line', label: 'one buffer at the link', data: spec.shared, order: 4,
-      borderColor: css('--grey'), backgroundColor: css('--grey'), borderDash: [7, 5], borderWidth: 1.5,
-      pointRadius: 0 });
-    options.plugins.tooltip.callbacks.label = (c) => (c.dataset.label.startsWith('interval')
-      ? `95 %: ${three(c.raw[0])} to ${three(c.raw[1])} KiB`
-      : `${c.dataset.label}: ${three(Array.isArray(c.raw) ? (c.raw[0] + c.raw[1]) / 2 : c.raw)} KiB`);
-    return { type: 'bar', data: { labels: spec.labels, datasets: sets }, options };
+    const most = Math.max(...spec.counts);
+    options.scales = {
+      x: axis(spec.x, { type: 'logarithmic', min: Math.min(...spec.counts) / 1.5, max: most * 1.5,
+        afterBuildTicks: only(spec.counts) }),
+      y: axis(spec.y, { type: 'logarithmic', min: spec.min, max: spec.max,
+        afterBuildTicks: only([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]) }) };
+    for (const scale of Object.values(options.scales)) scale.ticks.callback = (v) => String(v);
+    options.plugins = { legend: legend(), tooltip: { callbacks: { label: (c) => {
+      const range = c.dataset.range && c.dataset.range[c.dataIndex];
+      return `${c.dataset.label}: ${three(c.parsed.y)} KiB`
+        + (range ? ` (95 %: ${three(range[0])} to ${three(range[1])})` : '');
+    } } } };
+    // Side by side, so that neither hides the other.
+    const sets = spec.series.map((series, i) => ({ label: series.label, range: series.range,
+      data: series.data.map(([x, y]) => ({ x: x * (i ? 1.035 : 0.966), y })), order: 1,
+      showLine: false, clip: 8, pointRadius: 5, pointHoverRadius: 7, pointStyle: i ? 'rectRot' : 'circle',
+      borderColor: color(series.color), backgroundColor: color(series.color) }));
+    sets.push({ label: 'one buffer at the link would give', showLine: true, order: 2, pointRadius: 0,
+      data: spec.shared.map(([x, y]) => ({ x, y })), borderColor: css('--grey'), borderWidth: 1.5,
+      backgroundColor: css('--grey'), borderDash: [7, 5], pointStyle: 'line' });
+    return { type: 'scatter', data: { datasets: sets }, options, plugins: [whiskers] };
   }
 
   function errors(spec) {
     const options = common();
     options.indexAxis = 'y';
     const floor = 0.01;
-    options.scales = { y: axis('', { title: { display: false } }),
-      x: axis(spec.x, { type: 'logarithmic', min: floor, max: 300, ticks: { color: css('--soft') },
-        afterBuildTicks: (scale) => { scale.ticks = [0.01, 0.1, 1, 10, 100].map((value) => ({ value })); } }) };
+    options.scales = { y: axis('', { title: { display: false }, stacked: true }),
+      x: axis(spec.x, { type: 'logarithmic', min: floor, max: 300, stacked: false,
+        afterBuildTicks: only([0.01, 0.1, 1, 10, 100]) }) };
     options.scales.x.ticks.callback = (v) => `${v} %`;
     options.plugins = { legend: legend((item) => !item.text.startsWith('p95')), tooltip: { callbacks: {
       label: (c) => (c.dataset.label.startsWith('p95') ? `${c.dataset.label}: ${three(c.raw[1])} %`
         : `${c.dataset.label}, median: ${three(c.raw[1])} %`) } } };
     const sets = [];
     spec.kinds.forEach((kind, i) => {
-      sets.push({ label: kind.label, stack: `s${i}`, order: 1, backgroundColor: color(i === 1 ? 1 : i),
+      sets.push({ label: kind.label, stack: `s${i}`, order: 1, backgroundColor: color(i),
         data: kind.median.map((v) => [floor, Math.max(v, floor * 1.05)]), barPercentage: 0.8 });
       sets.push({ label: `p95 ${kind.label}`, stack: `s${i}`, order: 2, barPercentage: 0.8,
-        backgroundColor: `${color(i === 1 ? 1 : i)}44`,
+        backgroundColor: `${color(i)}44`,
         data: kind.p95.map((v) => [floor, Math.max(v, floor * 1.05)]) });
     });
     return { type: 'bar', data: { labels: spec.labels, datasets: sets }, options };
@@ -135,7 +154,7 @@
       caption.replaceChildren(Object.assign(document.createElement('b'), { textContent: spec.title }),
         Object.assign(document.createElement('span'), { textContent: spec.subtitle }));
       canvas.setAttribute('aria-label', `${spec.title}: ${spec.y || ''} against ${spec.x}`);
-      const config = spec.series ? scatter(spec) : spec.bars ? capacity(spec) : errors(spec);
+      const config = spec.shared ? capacity(spec) : spec.series ? scatter(spec) : errors(spec);
       drawn.push(new Chart(canvas, config));
     }
   }

@@ -1,0 +1,183 @@
+// xstage demo: from measured samples to a fit, its errors and a report, on data that ships.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "cli/fit_view.hpp"
+#include "cli/link_option.hpp"
+#include "cli/provenance.hpp"
+#include "cli/verb.hpp"
+#include "io/report.hpp"
+#include "io/text.hpp"
+#include "xstage/error.hpp"
+#include "xstage/topology.hpp"
+#include "xstage/version.hpp"
+
+namespace xstage::cli {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr double kTileBytes = 32 * 1024;
+
+struct DemoOptions {
+  std::string samples = "h200-nv18";
+  std::string out = "demo";
+  bool force = false;
+};
+
+fs::path samples_path(const std::string& name) {
+  if (name.find('/') != std::string::npos || name.ends_with(".csv") || name == "-") return name;
+  for (const auto& folder : shipped_profile_directories()) {
+    if (fs::exists(folder / (name + ".csv"))) return folder / (name + ".csv");
+  }
+  throw Error(ErrorCategory::usage,
+              fmt::format("--samples {}: legal are a CSV file, h200-nv18, h200-host-pcie5", name));
+}
+
+// The path as short as it can be said from here.
+std::string shown(const fs::path& path) {
+  std::error_code error;
+  const fs::path relative = fs::relative(path, fs::current_path(error), error);
+  const bool shorter = !error && !relative.empty() && *relative.begin() != "..";
+  return shorter ? relative.string() : path.string();
+}
+
+std::string value_with_half_width(double value, const std::optional<Interval>& interval,
+                                  double unit) {
+  std::string text = io::format_number(value / unit);
+  if (interval) {
+    // Two digits of an uncertainty are all that it is good for.
+    const double half = (interval->high - interval->low) / 2 / unit;
+    text += fmt::format(" ±{:.{}f}", half, half < 0.095 ? 2 : half < 9.95 ? 1 : 0);
+  }
+  return text;
+}
+
+std::string fit_line(const KindFit& kind) {
+  const LinkParams& p = kind.params;
+  const std::string capacity =
+      p.capacity_mean_bytes
+          ? value_with_half_width(*p.capacity_mean_bytes, kind.capacity_mean_interval, 1024) +
+                " KiB/SM"
+          : "unknown: no burst filled the stage";
+  return fmt::format("{:<11} R {} GB/s   q {}   T0(32 KiB) {}", to_string(p.kind),
+                     value_with_half_width(p.drain_rate, kind.drain_rate_interval, 1), capacity,
+                     io::format_time(issue_time_empty(p, kTileBytes)));
+}
+
+std::string held_out_line(const KindFit& kind) {
+  const HeldOut& h = *kind.held_out;
+  return fmt::format("{:<11} {:>2} points   burst-gap {} %   unbounded {} %   coupled {} %",
+                     to_string(kind.params.kind), h.burst_gap.num_points,
+                     median_and_p95(h.burst_gap), median_and_p95(h.unbounded),
+                     median_and_p95(h.coupled));
+}
+
+std::string worst_line(const std::vector<KindFit>& kinds) {
+  const KindFit* worst = nullptr;
+  for (const auto& kind : kinds) {
+    if (!kind.held_out || kind.held_out->burst_gap.num_points == 0) continue;
+    if (worst == nullptr || kind.held_out->burst_gap.worst > worst->held_out->burst_gap.worst) {
+      worst = &kind;
+    }
+  }
+  if (worst == nullptr) return "no held-out points";
+  return fmt::format("worst {}: {}, {}", io::format_percent(worst->held_out->burst_gap.worst),
+                     to_string(worst->params.kind), worst->held_out->burst_gap.worst_point);
+}
+
+// Why shipped numbers are shown, and of which machine.
+std::string origin_line(const Topology& topology, const SampleFile& samples) {
+  const std::string date = samples.provenance.date.empty() ? "" : ", " + samples.provenance.date;
+  return fmt::format("{}: shipped measurements{} (not this machine)",
+                     topology.gpus.empty() ? "no GPU here" : "a demonstration, nothing is measured",
+                     date);
+}
+
+void write_outputs(const DemoOptions& options, LinkProfile& profile, const SampleFile& samples,
+                   const std::string& origin) {
+  std::error_code error;
+  fs::create_directories(options.out, error);
+  if (error) {
+    throw Error(ErrorCategory::runtime,
+                fmt::format("{}: cannot create: {}", options.out, error.message()));
+  }
+  const Overwrite overwrite = options.force ? Overwrite::yes : Overwrite::no;
+  const fs::path folder = options.out;
+  const std::string text = format_link(profile);
+  profile.hash = sha256_hex(text);
+  write_text_file(folder / "link.json", text, overwrite);
+  io::Report report;
+  report.profile = profile;
+  report.samples = samples.samples;
+  report.origin = origin;
+  report.generated = fmt::format("{}, xstage {} ({}).", utc_now(), version(), source_commit());
+  write_text_file(folder / "report.html", io::render_report(report), overwrite);
+}
+
+int run_demo(const DemoOptions& options, Console& console) {
+  const auto start = std::chrono::steady_clock::now();
+  const fs::path path = samples_path(options.samples);
+  const SampleFile samples = read_samples(path);
+  for (const auto& warning : samples.warnings) console.warn(warning);
+  LinkProfile profile = profile_from_samples(samples, Fit{});
+  const std::string origin = origin_line(discover(), samples);
+  console.print("{}   {}\n", console.tone(Tone::strong, fmt::format("xstage {}", version())),
+                origin);
+  console.print("              {}\n", describe_pair(profile));
+  profile.kinds = fit(samples.samples).kinds;
+  stamp(profile.provenance, console.command_line);
+  profile.samples_file = shown(path);
+
+  console.print("[1/3] samples   {}, {} rows, {} store kinds\n", shown(path),
+                samples.samples.size(), profile.kinds.size());
+  const char* label = "[2/3] fit    ";
+  for (const auto& kind : profile.kinds) {
+    console.print("{}   {}\n", label, fit_line(kind));
+    label = "             ";
+  }
+  label = "[3/3] held out";
+  for (const auto& kind : profile.kinds) {
+    if (!kind.held_out) continue;
+    console.print("{}  {}\n", label, held_out_line(kind));
+    label = "              ";
+  }
+  console.print("                error in % of the period, median / p95;  {}\n",
+                worst_line(profile.kinds));
+  console.flush();
+
+  write_outputs(options, profile, samples, origin);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const fs::path folder = options.out;
+  console.print("report          {}   opens offline, {:.1f} s{}\n",
+                (folder / "report.html").string(), seconds.count(),
+                io::has_charts() ? "" : "; no charts: built without libjs-chart.js");
+  console.result("samples", shown(path));
+  console.result("link", Json::parse(format_link(profile)));
+  console.result("link_file", (folder / "link.json").string());
+  console.result("report", (folder / "report.html").string());
+  console.next(fmt::format("xstage predict --link {} --kind bulk --bytes 32K --gap 8us",
+                           (folder / "link.json").string()));
+  return 0;
+}
+
+}  // namespace
+
+Action setup_demo(CLI::App& app) {
+  auto options = std::make_shared<DemoOptions>();
+  app.add_option("--samples", options->samples, "Samples that ship, or a CSV of yours")
+      ->type_name("NAME|FILE")
+      ->capture_default_str();
+  app.add_option("--out", options->out, "Folder for link.json and report.html")
+      ->type_name("FOLDER")
+      ->capture_default_str();
+  app.add_flag("--force", options->force, "Replace files that exist there");
+  app.footer("example: xstage demo --out build/demo --force");
+  return [options](Console& console) { return run_demo(*options, console); };
+}
+
+}  // namespace xstage::cli
