@@ -17,11 +17,11 @@ constexpr double kKibi = 1024;
 // The burst at which T0 is shown: an output tile of an attention kernel.
 constexpr double kTileBytes = 32 * kKibi;
 
-// "372 [371, 373]", "372" without an interval.
+// "372 [371,373]", "372" without an interval.
 std::string with_interval(double value, const std::optional<Interval>& interval, double unit) {
   std::string text = format_number(value / unit);
   if (!interval || !std::isfinite(value)) return text;
-  return text + fmt::format(" [{}, {}]", format_number(interval->low / unit),
+  return text + fmt::format(" [{},{}]", format_number(interval->low / unit),
                             format_number(interval->high / unit));
 }
 
@@ -47,8 +47,8 @@ std::string median_and_p95(const ErrorSummary& errors) {
 }
 
 std::string params_table(const std::vector<KindFit>& kinds) {
-  TextTable table({"kind", "R GB/s", "r GB/s", "q mean KiB", "q slowest KiB", "spread",
-                   "T0(32 KiB)", "visible", "2 ways"},
+  TextTable table({"kind", "R GB/s", "r", "q mean KiB", "q slowest KiB", "spread", "T0 32K",
+                   "visible", "2-way"},
                   {kLeft});
   for (const auto& fit : kinds) {
     const LinkParams& p = fit.params;
@@ -60,7 +60,7 @@ std::string params_table(const std::vector<KindFit>& kinds) {
          fmt::format("{:.2f}", p.share_spread),
          p.issue_curve.empty() ? "?" : io::format_time(issue_time_empty(p, kTileBytes)),
          p.visible_latency_ns ? fmt::format("+{}", io::format_time(*p.visible_latency_ns)) : "?",
-         fmt::format("x{:.3f}", p.both_directions_factor)});
+         fmt::format("{:.2f}", p.both_directions_factor)});
   }
   return table.str();
 }
@@ -82,9 +82,8 @@ std::string held_out_table(const std::vector<KindFit>& kinds) {
 }
 
 std::string capacity_table(const std::vector<KindFit>& kinds) {
-  TextTable table(
-      {"q in KiB", "SMs", "points", "by mean", "by slowest", "equal shares: mean", "slowest"},
-      {kLeft});
+  TextTable table({"q in KiB", "SMs", "points", "by mean", "by slowest", "equal: mean", "slowest"},
+                  {kLeft});
   bool any = false;
   for (const auto& fit : kinds) {
     for (const auto& row : fit.capacity_at_k) {
