@@ -42,8 +42,6 @@ int run_fit(const FitVerbOptions& options, Console& console) {
   if (!options.out.empty() && !options.force && fs::exists(options.out)) {
     throw Error(ErrorCategory::usage, fmt::format("{}: exists; --force replaces it", options.out));
   }
-  const SampleFile samples = read_samples(options.samples);
-  for (const auto& warning : samples.warnings) console.warn(warning);
   FitOptions fit_options;
   fit_options.hold_out = !options.all;
   fit_options.seed =
@@ -51,6 +49,8 @@ int run_fit(const FitVerbOptions& options, Console& console) {
   fit_options.num_bootstrap =
       parse_count("--bootstrap", options.num_bootstrap, {0, 100'000, "resamples"});
 
+  const SampleFile samples = read_samples(options.samples);
+  for (const auto& warning : samples.warnings) console.warn(warning);
   LinkProfile profile = profile_from_samples(samples, fit(samples.samples, fit_options));
   if (!options.name.empty()) profile.name = options.name;
   if (!options.note.empty()) profile.provenance.note = options.note;

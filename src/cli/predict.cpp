@@ -190,8 +190,8 @@ void print_table(const std::vector<Case>& cases, const LinkProfile& profile, Con
   using enum io::TextTable::Align;
   console.print("{}  {}   times in us\n", console.tone(Tone::strong, profile.name),
                 describe_pair(profile));
-  io::TextTable table({"kind", "SMs", "bytes", "gap", "issue", "of it wait", "period", "demand/R",
-                       "no wait from", "first burst", "slowest"},
+  io::TextTable table({"kind", "SMs", "bytes", "gap", "issue", "waiting", "period", "demand/R",
+                       "free from gap", "1st burst", "slowest"},
                       {left});
   for (const auto& c : cases) {
     const Prediction& p = c.prediction;
@@ -264,11 +264,11 @@ int run_predict(const PredictOptions& options, Console& console) {
 
   if (cases.size() == 1) {
     print_case(cases.front(), profile, console);
-    console.next(
-        options.out.empty()
-            ? fmt::format("xstage predict --link {} --min 1K --max 128K --gap {}   (a sweep)",
-                          profile.name, options.gap)
-            : fmt::format("measure, then compare with {}", options.out));
+    console.next(options.out.empty()
+                     ? fmt::format("xstage predict{} --min 1K --max 128K --gap {}   (a sweep)",
+                                   options.link.empty() ? "" : " --link " + options.link,
+                                   options.gap)
+                     : fmt::format("measure, then compare with {}", options.out));
   } else {
     print_table(cases, profile, console);
     console.next(options.out.empty()
