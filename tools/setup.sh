@@ -62,7 +62,7 @@ need_wheels() {
 
 setup_build() {
   need_packages g++ cmake ninja-build git ca-certificates python3 \
-    libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev libbenchmark-dev
+    libfmt-dev nlohmann-json3-dev libcli11-dev libjs-chart.js libgtest-dev libgmock-dev libbenchmark-dev
 }
 
 # The wheels have the toolkit's parts but not its library names; CMake looks for those.
