@@ -1,6 +1,6 @@
 # peers_gpu: peer memory, waits and barriers on a GPU. Without one ctest shows its cases as skipped.
 add_executable(peers_gpu peers_main.cpp peers_harness.cpp peers_local.cu peers_processes.cu
-               peers_throughput.cu)
+               peers_throughput.cu wait_registers.cu)
 target_link_libraries(peers_gpu PRIVATE xstage::peers)
 target_include_directories(peers_gpu PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_options(peers_gpu PRIVATE -static-libstdc++ -static-libgcc)
@@ -18,3 +18,11 @@ set(peers_gpu_tests machine exchange graph delay deadline abort side emulated ad
                     p-kill p-stop p-doctor cycles)
 list(TRANSFORM peers_gpu_tests PREPEND PeersGpu.)
 set_tests_properties(${peers_gpu_tests} PROPERTIES SKIP_RETURN_CODE 3 RUN_SERIAL ON LABELS gpu)
+
+# What waits and barriers cost in registers, from the compiled kernels.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+add_test(NAME resource_usage.peers
+         COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/resource_usage.py
+                 --budget ${CMAKE_CURRENT_SOURCE_DIR}/peers_budget.txt
+                 --cuobjdump=${XSTAGE_CUOBJDUMP} --nvcc ${CMAKE_CUDA_COMPILER} $<TARGET_FILE:peers_gpu>)
+set_tests_properties(resource_usage.peers PROPERTIES SKIP_RETURN_CODE 77)
