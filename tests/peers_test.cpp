@@ -342,8 +342,11 @@ TEST(Peers, AFailedWaitIsToldInFull) {
   const int devices[] = {0, 0};
   std::vector<PeerMemory> members = peers::create_local(api, devices, 64, {});
   EXPECT_NO_THROW(members[0].check());
-  StatusRecord& record = members[0].wait_context().control->host_page->record;
-  record = {0, 1, 1, 7, 6, 0, 2'500'000'000, 1};
+  HostPage* page = members[0].wait_context().control->host_page;
+  page->local_wait = {0, -1, 2, 66, 65, 0, 2'500'000'000, 1};
+  EXPECT_THAT(members[0].status().text, HasSubstr("its own other CTAs, tag grid_barrier"));
+  // The wait that the others waited for tells more.
+  page->peer_wait = {0, 1, 1, 7, 6, 0, 2'500'000'000, 2};
   try {
     members[0].check();
     FAIL();
@@ -586,6 +589,65 @@ TEST(Peers, WithoutAGpuTheReasonIsGiven) {
   } catch (const Error& error) {
     EXPECT_EQ(error.category(), ErrorCategory::not_possible);
   }
+}
+
+// Each process sees one GPU alone, as srun gives them out.
+Topology alone_with(const std::string& uuid) {
+  Topology topology;
+  topology.host_id = "here";
+  Gpu gpu;
+  gpu.uuid = uuid;
+  gpu.pci_bus_id = "bus of " + uuid;
+  gpu.compute_major = 9;
+  gpu.cooperative_launch = gpu.virtual_memory = gpu.posix_descriptors = true;
+  topology.gpus.push_back(gpu);
+  PeerEdge host;
+  host.to = kHostPeer;
+  host.access = true;
+  topology.edges.push_back(host);
+  return topology;
+}
+
+TEST(GroupTopology, UnseenPairsAreTriedOutAndAllRanksAgree) {
+  for (const std::string fail_at : {"", "import"}) {
+    const std::string job = fresh_job();
+    const auto outcomes = run_ranks(3, [&](int rank) {
+      auto api = std::make_shared<FakeMemory>();
+      if (rank == 2) api->fail_at = fail_at;
+      Group group = join(rank, 3, job);
+      const Topology merged = peers::gather_topology([&] { return api; }, group,
+                                                     alone_with("gpu-" + std::to_string(rank)));
+      const Verdict verdict = judge(merged);
+      std::string text = std::to_string(verdict.exit_code) + " " + verdict.summary;
+      for (const std::string& finding : verdict.findings) text += "\n" + finding;
+      return text;
+    });
+    for (const Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+      EXPECT_EQ(outcome.text, outcomes[0].text);
+    }
+    if (fail_at.empty()) {
+      EXPECT_EQ(outcomes[0].text, "0 3 GPUs, all 6 directed pairs usable");
+    } else {
+      EXPECT_EQ(outcomes[0].text[0], '3');
+      EXPECT_THAT(outcomes[0].text, HasSubstr("rank 2: made to fail at import"));
+    }
+  }
+}
+
+TEST(GroupTopology, ARankWithoutAGpuDoesNotHoldUpTheOthers) {
+  const std::string job = fresh_job();
+  const auto outcomes = run_ranks(2, [&](int rank) {
+    auto api = std::make_shared<FakeMemory>();
+    Group group = join(rank, 2, job);
+    Topology mine = alone_with("gpu-0");
+    if (rank == 1) mine = Topology{};
+    const Verdict verdict = judge(peers::gather_topology([&] { return api; }, group, mine));
+    return std::to_string(verdict.exit_code) + " " + verdict.summary;
+  });
+  EXPECT_EQ(outcomes[0].exit_code, 0);
+  EXPECT_EQ(outcomes[0].text, outcomes[1].text);
+  EXPECT_THAT(outcomes[0].text, HasSubstr("one GPU"));
 }
 
 }  // namespace

@@ -82,9 +82,9 @@ class Group {
 };
 
 // Collective. What all ranks together see, the same on every rank: GPUs joined by UUID and numbered
-// by PCI address, each directed pair with the worst that any rank found. A pair that no rank sees
-// as a whole (each process has its own CUDA_VISIBLE_DEVICES) has no access, and a reason that says
-// so.
+// by PCI address, each directed pair with the worst that any rank found. Pairs that no rank sees as
+// a whole (each process has its own CUDA_VISIBLE_DEVICES) are tried out with peer memory of the
+// group, each rank on its GPU number local_rank modulo those that it sees.
 [[nodiscard]] Topology gather_topology(Group& group, const Topology& mine);
 
 }  // namespace xstage

@@ -29,8 +29,8 @@ enum class WaitOutcome : std::uint32_t {
   aborted = 2,   // somebody else had given up, or a process was lost
 };
 
-// The first wait of a rank that failed. Lives in pinned host memory, so the host reads it while
-// the kernel still runs. `outcome` is written last.
+// A wait of a rank that failed. Lives in pinned host memory, so the host reads it while the kernel
+// still runs. `outcome` is written last.
 struct StatusRecord {
   std::int32_t rank = 0;
   std::int32_t peer = 0;  // -1: a CTA of the same rank
@@ -42,10 +42,12 @@ struct StatusRecord {
   std::uint32_t outcome = 0;  // a WaitOutcome
 };
 
-// The page that a rank shares with its host: the record, and the word through which the host stops
-// all waits of that rank.
+// The page that a rank shares with its host: the first failed wait of either kind, and the word
+// through which the host stops all waits of that rank. A wait for a CTA of the same rank fails most
+// often because that CTA waits for a peer, so the two are kept apart.
 struct HostPage {
-  StatusRecord record;
+  StatusRecord peer_wait;
+  StatusRecord local_wait;
   alignas(64) std::uint32_t abort = 0;
 };
 
@@ -58,10 +60,10 @@ struct RankControl {
   HostPage* host_page;            // as this rank's GPU sees it
   RankControl* peers[kMaxRanks];  // as this rank's GPU sees them; [rank] is this block
   // Live.
-  alignas(128) std::uint32_t abort;          // non-zero: the group is dead, no wait waits any more
-  std::uint32_t record_claimed;              // non-zero: the record has a writer
-  alignas(128) std::uint32_t epoch;          // rank barriers completed; written by this rank alone
-  alignas(128) std::uint32_t grid_arrivals;  // of the grid barrier of this rank's kernel
+  alignas(128) std::uint32_t abort;  // non-zero: the group is dead, no wait waits any more
+  std::uint32_t record_claimed[2];   // non-zero: the record has a writer; [1]: the local one
+  alignas(128) std::uint32_t epoch;  // rank barriers completed; written by this rank alone
+  alignas(128) std::uint32_t grid_arrivals;        // of the grid barrier of this rank's kernel
   alignas(128) std::uint32_t arrivals[kMaxRanks];  // [i]: epoch at which rank i has arrived
 };
 static_assert(sizeof(RankControl) <= kControlBytes);

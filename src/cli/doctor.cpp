@@ -7,6 +7,7 @@
 #include "cli/verb.hpp"
 #include "io/text.hpp"
 #include "xstage/error.hpp"
+#include "xstage/group.hpp"
 #include "xstage/topology.hpp"
 
 namespace xstage::cli {
@@ -148,7 +149,15 @@ int run_doctor(const DoctorOptions& options, Console& console) {
     console.progress("writing to every peer and reading back");
     run_canary(topology, canary);
   }
+  // Under torchrun, mpirun or srun all ranks judge what all of them see; rank 0 alone speaks.
+  const LaunchInfo launch = read_launch();
+  if (launch.num_ranks > 1) {
+    console.progress("meeting the other ranks");
+    Group group = Group::join(launch);
+    topology = gather_topology(group, topology);
+  }
   const Verdict verdict = judge(topology);
+  if (launch.rank != 0) return verdict.exit_code;
   console.next(verdict.next);
   if (topology.gpus.empty()) {
     throw Error(static_cast<ErrorCategory>(verdict.exit_code), verdict.summary);

@@ -19,13 +19,15 @@ struct FailedWait {
   WaitOutcome outcome;
 };
 
-// Safe to call from any number of threads: the first one of a rank writes the record.
+// Safe to call from any number of threads: the first one of a rank and kind writes the record.
 __device__ inline void give_up(const WaitContext& context, const FailedWait& failed) {
   if (context.abort != nullptr) store_relaxed_system(context.abort, 1);
   RankControl* control = context.control;
   if (control == nullptr) return;
-  if (atomicExch(&control->record_claimed, 1u) != 0) return;
-  volatile StatusRecord* record = &control->host_page->record;
+  const bool is_local = failed.peer < 0;
+  if (atomicExch(&control->record_claimed[is_local ? 1 : 0], 1u) != 0) return;
+  HostPage* page = control->host_page;
+  volatile StatusRecord* record = is_local ? &page->local_wait : &page->peer_wait;
   record->rank = control->rank;
   record->peer = failed.peer;
   record->tag = failed.tag;

@@ -239,13 +239,16 @@ class CudaTopology final : public TopologyApi {
   }
 
   CanaryOutcome canary(const Gpu& from, const Gpu* to, const CanaryOptions& options) override {
-    const auto until = Clock::now() + std::chrono::nanoseconds(options.timeout_ns);
     const auto num_words = static_cast<std::uint32_t>(options.bytes / sizeof(std::uint32_t));
     const auto seed = static_cast<std::uint32_t>(options.seed * 2654435761u + 7u * from.ordinal);
     CanaryResources sender(from.ordinal);
     CanaryResources reader(to == nullptr ? from.ordinal : to->ordinal);
     reader.allocate_words(num_words * sizeof(std::uint32_t), to == nullptr);
     if (to != nullptr) enable_access(from.ordinal, to->ordinal);
+    // Contexts and kernels are loaded by now: what is left is the link's own time.
+    warm_up(sender);
+    warm_up(reader);
+    const auto until = Clock::now() + std::chrono::nanoseconds(options.timeout_ns);
     {
       DeviceScope scope(from.ordinal);
       store_pattern<<<32, 256, 0, sender.stream>>>(reader.words, num_words, seed);
@@ -263,6 +266,14 @@ class CudaTopology final : public TopologyApi {
   }
 
  private:
+  static void warm_up(CanaryResources& resources) {
+    DeviceScope scope(resources.device);
+    cudaFuncAttributes attributes{};
+    check_cuda(cudaFuncGetAttributes(&attributes, store_pattern), "loading the canary");
+    check_cuda(cudaFuncGetAttributes(&attributes, compare_pattern), "loading the canary");
+    check_cuda(cudaStreamSynchronize(resources.stream), "canary set-up");
+  }
+
   static CanaryOutcome give_up(CanaryResources& a, CanaryResources& b, const char* detail) {
     a.abandoned = true;
     b.abandoned = true;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,5 +72,9 @@ class MemoryApi {
                                                    const PeerOptions& options);
 [[nodiscard]] PeerMemory adopt(std::shared_ptr<MemoryApi> api, std::span<void* const> bases,
                                int rank, std::size_t bytes, const PeerOptions& options);
+
+// As the function of xstage/group.hpp, over any seam.
+[[nodiscard]] Topology gather_topology(const std::function<std::shared_ptr<MemoryApi>()>& api,
+                                       Group& group, const Topology& mine);
 
 }  // namespace xstage::peers

@@ -330,11 +330,15 @@ PeerStatus PeerMemory::status() const {
   PeerStatus status;
   if (impl_ == nullptr || impl_->closed) return status;
   const HostPage& page = *impl_->page->host();
-  const bool failed = load(page.record.outcome) != 0;
+  const bool peer_failed = load(page.peer_wait.outcome) != 0;
+  const bool local_failed = load(page.local_wait.outcome) != 0;
+  const bool failed = peer_failed || local_failed;
   const std::string lost = impl_->group == nullptr ? "" : impl_->group->watchdog.lost();
   const bool stopped = load(page.abort) != 0;
   status.fine = !failed && lost.empty() && !stopped;
-  if (failed) status.record = page.record;
+  if (failed) status.record = peer_failed ? page.peer_wait : page.local_wait;
+  const auto deadline = static_cast<std::uint32_t>(WaitOutcome::deadline);
+  if (local_failed && page.local_wait.outcome == deadline) status.record.outcome = deadline;
   status.text = lost;
   if (failed) status.text += (lost.empty() ? "" : "; ") + describe(status.record);
   if (status.text.empty() && stopped) status.text = "waits were stopped by the host";

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "xstage/error.hpp"
-#include "xstage/group.hpp"
 
 namespace xstage::peers {
 namespace {
@@ -99,6 +98,8 @@ int badness(const PeerEdge& edge) {
   return edge.access ? 0 : 2;
 }
 
+constexpr const char* kUnseen = "no process sees both GPUs (CUDA_VISIBLE_DEVICES)";
+
 using NamedPair = std::pair<std::string, std::string>;  // UUIDs; an empty one is the host
 
 std::string uuid_at(const Topology& topology, int idx) {
@@ -107,8 +108,7 @@ std::string uuid_at(const Topology& topology, int idx) {
 
 PeerEdge unseen_edge() {
   PeerEdge edge;
-  edge.reason =
-      "no rank sees both GPUs (CUDA_VISIBLE_DEVICES), so access shows only when memory is created";
+  edge.reason = kUnseen;
   return edge;
 }
 
@@ -194,16 +194,8 @@ Topology merge(const std::vector<Topology>& topologies) {
   return merged;
 }
 
-}  // namespace xstage::peers
-
-namespace xstage {
-
-Topology gather_topology(Group& group, const Topology& mine) {
-  std::vector<Topology> all;
-  for (const std::string& text : group.all_gather(peers::pack(mine))) {
-    all.push_back(peers::unpack_topology(text));
-  }
-  return peers::merge(all);
+bool is_unseen(const PeerEdge& edge) {
+  return !edge.access && edge.reason == kUnseen;
 }
 
-}  // namespace xstage
+}  // namespace xstage::peers

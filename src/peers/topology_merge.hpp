@@ -12,4 +12,7 @@ namespace xstage::peers {
 [[nodiscard]] Topology unpack_topology(const std::string& text);  // throws Error{runtime}
 [[nodiscard]] Topology merge(const std::vector<Topology>& topologies);
 
+// True for a pair that no process sees as a whole.
+[[nodiscard]] bool is_unseen(const PeerEdge& edge);
+
 }  // namespace xstage::peers

@@ -13,6 +13,11 @@
 namespace xstage::gpu_test {
 namespace {
 
+// Of a clock that all processes share.
+long long now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
 struct Child {
   pid_t pid = -1;
   int output = -1;
@@ -44,6 +49,7 @@ Child start_rank(int rank, int num_ranks, const std::string& job,
     code = 99;
     text = error.what();
   }
+  text += '\0' + std::to_string(now_ns());
   (void)!::write(ends[1], text.data(), text.size());
   ::close(ends[1]);
   ::_exit(code);
@@ -91,6 +97,13 @@ std::vector<Outcome> run_ranks(int num_ranks, const std::function<std::string(Gr
       (void)::waitpid(children[rank].pid, &status, 0);
       if (WIFEXITED(status)) outcomes[rank].exit_code = WEXITSTATUS(status);
       outcomes[rank].seconds_to_end = seconds_since(start);
+      const std::size_t stamp = outcomes[rank].text.find('\0');
+      if (stamp != std::string::npos) {
+        const long long ended = std::stoll(outcomes[rank].text.substr(stamp + 1));
+        outcomes[rank].seconds_to_error =
+            static_cast<double>(ended - start.time_since_epoch().count()) / 1e9;
+        outcomes[rank].text.resize(stamp);
+      }
       --open;
     }
   }

@@ -23,6 +23,11 @@ struct Options {
   std::uint32_t seed = 1;
   bool cooperative = true;  // how kernels of co-located ranks are launched
   std::string placement = "device";
+  std::vector<int> devices = {0};  // of the ranks, in turn
+
+  [[nodiscard]] int device_of(int rank) const {
+    return devices[static_cast<std::size_t>(rank) % devices.size()];
+  }
 };
 
 // What a case found. `figures` are printed as JSON lines for result files.
@@ -55,9 +60,10 @@ process_cases();  // one process per rank; run before CUDA starts
 // --- processes -----------------------------------------------------------------------------------
 
 struct Outcome {
-  int exit_code = -1;         // -1: ended by a signal
-  std::string text;           // the error's text, or what the body returned
-  double seconds_to_end = 0;  // from run_ranks' start
+  int exit_code = -1;           // -1: ended by a signal
+  std::string text;             // the error's text, or what the body returned
+  double seconds_to_end = 0;    // from run_ranks' start until the process was gone
+  double seconds_to_error = 0;  // until its body had returned or thrown
 };
 
 // Called once all ranks run; may signal them.

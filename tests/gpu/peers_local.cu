@@ -16,7 +16,8 @@ using Ranks = std::vector<std::unique_ptr<RankRun>>;
 
 Ranks make_ranks(const Options& options, int num_ranks, double deadline_seconds = 0) {
   if (deadline_seconds == 0) deadline_seconds = options.deadline;
-  const std::vector<int> devices(static_cast<std::size_t>(num_ranks), 0);
+  std::vector<int> devices;
+  for (int rank = 0; rank < num_ranks; ++rank) devices.push_back(options.device_of(rank));
   Ranks ranks;
   for (PeerMemory& member :
        PeerMemory::create_local(devices, options.bytes, peer_options(options, deadline_seconds))) {
@@ -209,11 +210,13 @@ void barrier_latency(const Options& options, int num_ranks, Report& report) {
   const auto num_rounds = static_cast<std::uint32_t>(std::max(options.num_rounds, 2000));
   std::vector<std::uint32_t*> cycles(ranks.size(), nullptr);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
+    check_cuda(cudaSetDevice(ranks[i]->memory().device()), "cudaSetDevice");
     check_cuda(cudaMalloc(&cycles[i], (num_rounds + 1) * sizeof(std::uint32_t)), "cudaMalloc");
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     PeerTable table = ranks[i]->memory().table();
     WaitContext context = ranks[i]->memory().wait_context();
+    check_cuda(cudaSetDevice(ranks[i]->memory().device()), "cudaSetDevice");
     barrier_kernel<<<1, 32, 0, ranks[i]->stream()>>>(table, context, num_rounds, cycles[i]);
     check_cuda(cudaGetLastError(), "launching the barrier");
   }

@@ -66,13 +66,16 @@ CommandLine parse(int argc, char** argv) {
       line.options.seconds = std::stod(value);
     } else if (word == "--deadline") {
       line.options.deadline = std::stod(value);
+    } else if (word == "--devices") {
+      line.options.devices = parse_list(value);
     } else if (word == "--seed") {
       line.options.seed = static_cast<std::uint32_t>(std::stoul(value));
     } else if (word == "--placement") {
       line.options.placement = value;
     } else {
       usage(word +
-            ": legal --ranks --rounds --launches --bytes --seconds --deadline --seed --placement "
+            ": legal --ranks --rounds --launches --bytes --seconds --devices --deadline --seed "
+            "--placement "
             "--streams");
     }
   }

@@ -16,7 +16,8 @@ namespace {
 // The exchange of one process; throws what went wrong.
 std::string exchange_rank(Group& group, const Options& options, int num_rounds, int num_launches,
                           double deadline_seconds) {
-  RankRun rank(PeerMemory::create(group, options.bytes, peer_options(options, deadline_seconds)));
+  RankRun rank(PeerMemory::create(group, options.bytes,
+                                  peer_options(options, deadline_seconds, group.rank())));
   group.barrier();
   const int per_launch = std::max(1, num_rounds / num_launches);
   for (int launch = 0; launch < num_launches; ++launch) {
@@ -113,7 +114,8 @@ void killed(const Options& options, int num_ranks, Report& report) {
     const auto outcomes = run_ranks(
         num_ranks,
         [&](Group& group) {
-          RankRun rank(PeerMemory::create(group, options.bytes, peer_options(options, 60)));
+          RankRun rank(
+              PeerMemory::create(group, options.bytes, peer_options(options, 60, group.rank())));
           rank.launch_exchange(options, 1);
           rank.finish();
           group.barrier();
@@ -138,10 +140,12 @@ void killed(const Options& options, int num_ranks, Report& report) {
     ::close(ready[1]);
     const double death_at = std::chrono::duration<double>(death - start).count();
     double last = 0;
+    double last_error = 0;
     for (int rank = 0; rank < num_ranks; ++rank) {
       const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
       if (rank == victim) continue;
       last = std::max(last, outcome.seconds_to_end - death_at);
+      last_error = std::max(last_error, outcome.seconds_to_error - death_at);
       report.expect(outcome.exit_code == 5, "rank " + std::to_string(rank) + " ended with " +
                                                 std::to_string(outcome.exit_code) + ": " +
                                                 outcome.text);
@@ -150,6 +154,9 @@ void killed(const Options& options, int num_ranks, Report& report) {
           outcome.text.find("rank " + std::to_string(victim) + " was lost") != std::string::npos,
           "the loss is not named: " + outcome.text);
     }
+    print_figure("p-kill", num_ranks,
+                 "victim " + std::to_string(victim) + ": until all had raised the error",
+                 last_error, "s");
     print_figure("p-kill", num_ranks, "victim " + std::to_string(victim) + ": until all had ended",
                  last, "s");
     report.expect(last <= 1.0, "took " + std::to_string(last) + " s to end");

@@ -107,9 +107,11 @@ class RankRun {
   bool stop_when_dead_ = true;
 };
 
-[[nodiscard]] inline PeerOptions peer_options(const Options& options, double deadline_seconds = 0) {
+[[nodiscard]] inline PeerOptions peer_options(const Options& options, double deadline_seconds = 0,
+                                              int rank = 0) {
   if (deadline_seconds == 0) deadline_seconds = options.deadline;
   PeerOptions peer;
+  peer.device = options.device_of(rank);
   peer.placement = options.placement == "host" ? Placement::host : Placement::device;
   peer.deadline_ns = static_cast<std::uint64_t>(deadline_seconds * 1e9);
   return peer;
