@@ -256,7 +256,9 @@ TEST(StageOf, ByProducerCount) {
   LinkParams link = example_link();
   EXPECT_EQ(stage_of(link, 7).capacity_mean_bytes, 16384);
   link.stages = {{16, 20000, 18000, 0.8}, {64, 10000, std::nullopt, 0.4}};
-  EXPECT_EQ(stage_of(link, 1).capacity_mean_bytes, 20000);
+  EXPECT_NEAR(stage_of(link, 4).capacity_mean_bytes.value(), 40000, 1e-6);  // half per factor 4
+  EXPECT_EQ(stage_of(link, 4).capacity_slowest_bytes, 18000);
+  EXPECT_EQ(stage_of(link, 4).share_spread, 0.8);
   EXPECT_EQ(stage_of(link, 16).share_spread, 0.8);
   const Stage middle = stage_of(link, 32);  // half-way in log K
   EXPECT_EQ(middle.num_producers, 32);
@@ -265,6 +267,11 @@ TEST(StageOf, ByProducerCount) {
   EXPECT_NEAR(middle.share_spread, 0.6, 1e-12);
   EXPECT_EQ(stage_of(link, 132).capacity_mean_bytes, 10000);
   EXPECT_THROW((void)stage_of(link, 0), Error);
+
+  // No steeper than a shared stage, no rising with K.
+  link.stages = {{16, 20000, 10000, 0}, {32, 1000, 11000, 0}};
+  EXPECT_NEAR(stage_of(link, 8).capacity_mean_bytes.value(), 40000, 1e-6);
+  EXPECT_EQ(stage_of(link, 8).capacity_slowest_bytes, 10000);
 
   link.stages = {{100, 8192, 8192, 0}};
   EXPECT_NEAR(predict(link, kExampleBurst).isolated_issue_ns.value(), 8192 * 0.75, 1e-6);

@@ -97,8 +97,9 @@ struct Prediction {
 [[nodiscard]] double effective_drain_rate(const LinkParams& link, int num_producers);
 
 // The stage as K producers see it: between two `stages` q follows a power of K (so both q constant
-// and Q constant are exact) and s is linear in log K; constant outside; without `stages` the values
-// for every K.
+// and Q constant are exact) and s is linear in log K. Below the fewest the power goes on, held
+// between q constant and Q constant; above the most everything is constant. Without `stages` the
+// values for every K.
 [[nodiscard]] Stage stage_of(const LinkParams& link, int num_producers);
 
 [[nodiscard]] Prediction predict(const LinkParams& link, const Burst& burst);

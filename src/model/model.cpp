@@ -74,6 +74,21 @@ double mean_of(const std::vector<double>& times, double t0_ns) {
   return t0_ns + waiting / static_cast<double>(times.size());
 }
 
+// Fewer producers than any that showed a capacity: the power of K between the two fewest goes on,
+// within what can be, from a stage of the SM (0) to one shared by all (-1).
+void extrapolate(const Stage& fewest, const Stage& next, int num_producers, Stage& out) {
+  const double step = std::log(static_cast<double>(next.num_producers) / fewest.num_producers);
+  const double distance = std::log(static_cast<double>(num_producers) / fewest.num_producers);
+  const auto go_on = [&](std::optional<double>& value, const std::optional<double>& low,
+                         const std::optional<double>& high) {
+    if (!low || !high || *low <= 0 || *high <= 0 || std::isinf(*low) || std::isinf(*high)) return;
+    const double power = std::clamp(std::log(*high / *low) / step, -1.0, 0.0);
+    value = *low * std::exp(power * distance);
+  };
+  go_on(out.capacity_mean_bytes, fewest.capacity_mean_bytes, next.capacity_mean_bytes);
+  go_on(out.capacity_slowest_bytes, fewest.capacity_slowest_bytes, next.capacity_slowest_bytes);
+}
+
 // Index of the first burst of the lockstep recurrence that waits. Before it T_n = T0, so the
 // backlog grows by the same amount every burst and the index is a division, not a loop.
 std::optional<long> first_stalled_burst(double volume, double rate, double total_capacity,
@@ -146,6 +161,7 @@ Stage stage_of(const LinkParams& link, int num_producers) {
   Stage found;
   if (above == link.stages.begin()) {
     found = link.stages.front();
+    if (link.stages.size() > 1) extrapolate(link.stages[0], link.stages[1], num_producers, found);
   } else if (above == link.stages.end()) {
     found = link.stages.back();
   } else {
