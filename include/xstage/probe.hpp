@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -63,6 +64,12 @@ struct ProbeResult {
 
 // Names of the parts, in the order in which they run; described in docs/measuring.md.
 [[nodiscard]] std::vector<std::string_view> probe_parts();
+
+// LinkParams::load_rate_loss of a store kind, from the table "load_interference": what loads of an
+// SM (four in flight) lose for each byte that the same SM stores in paced 8 KiB bursts at 83 % of
+// the drain rate. Absent if the table does not say.
+[[nodiscard]] std::optional<double> load_rate_loss(const std::vector<Table>& tables, StoreKind kind,
+                                                   int num_sms);
 
 // Runs on the GPUs of this process. Throws Error(usage) naming the legal values,
 // Error(not_possible) with the reason (no driver, no such peer), Error(runtime) or Error(timeout).

@@ -42,6 +42,7 @@ struct ProbeVerbOptions {
   std::string out;
   bool quick = false;
   bool force = false;
+  bool tables = false;
 };
 
 ProbeOptions parse_options(const ProbeVerbOptions& text) {
@@ -252,9 +253,21 @@ class PairWriter {
     }
     fit_and_write(pair, files, profile, json);
     print_measurements(pair.measurements, console_);
-    for (const auto& table : pair.tables) print_table(table, console_);
+    print_tables(pair.tables, files.tables);
     console_.print("\nwrote {}\n", fmt::join(written_, "\n      "));
     written_.clear();
+  }
+
+  // The tables are long: all of them on request, else where they are.
+  void print_tables(const std::vector<Table>& tables, const fs::path& file) {
+    if (tables.empty()) return;
+    if (options_.tables) {
+      for (const auto& table : tables) print_table(table, console_);
+      return;
+    }
+    std::string names;
+    for (const auto& table : tables) names += (names.empty() ? "" : ", ") + table.name;
+    console_.print("\ntables in {} (--tables prints them):\n  {}\n", file.filename().string(), names);
   }
 
   // Samples that cannot be fitted are kept all the same.
@@ -262,6 +275,10 @@ class PairWriter {
                      Json& json) {
     try {
       profile.kinds = fit(pair.samples).kinds;
+      for (auto& kind : profile.kinds) {
+        kind.params.load_rate_loss =
+            load_rate_loss(pair.tables, kind.params.kind, pair.source.num_sms);
+      }
     } catch (const Error& error) {
       console_.warn(fmt::format("no link profile: {}", error.what()));
       return;
@@ -346,6 +363,7 @@ Action setup_probe(CLI::App& app) {
       ->capture_default_str();
   add("--bursts", options->bursts, "Bursts of each periodic point; 0: the default", "N")
       ->capture_default_str();
+  app.add_flag("--tables", options->tables, "Print the tables that go to the tables file");
   app.add_flag("--quick", options->quick, "Canary, R, T0 and q only: under 10 s a pair");
   add("--timeout", options->timeout, "Deadline of every wait", "TIME")->capture_default_str();
   add("--seed", options->seed, "Of the order of points and of the payload", "N")

@@ -166,7 +166,7 @@ void part_mock_attention(Context& context) {
   constexpr int kRepeats = 5;
   const int rounds = rounds_for(context, 2000);
   const double drain_ns = kTileSendBytes * double(context.link.num_sms()) / context.drain_rate;
-  for (const double demand : {1.3, 0.8, 0.4, 0.2}) {
+  for (const double demand : {1.2, 0.6, 0.3, 0.15}) {
     const int steps = std::max(4, static_cast<int>(std::lround(drain_ns / demand / 2000)));
     const auto cases = mock_cases(steps);
     for (int repeat = 0; repeat < kRepeats; ++repeat) {

@@ -2,7 +2,11 @@
 // results.
 #include "xstage/probe.hpp"
 
+#include <sys/utsname.h>
+
 #include <array>
+#include <cctype>
+#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -98,6 +102,32 @@ std::string link_name(const Topology& topology, const Pair& pair) {
   return links > 0 ? "NVLink, " + std::to_string(links) + " links" : "NVLink";
 }
 
+// "580.159.04", or "" if the kernel does not say.
+std::string kernel_driver() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string word;
+  while (file >> word) {
+    if (word.find('.') != std::string::npos && std::isdigit(static_cast<unsigned char>(word[0]))) {
+      return word;
+    }
+  }
+  return "";
+}
+
+// Processor and kernel; no host name.
+std::string host_description() {
+  utsname name{};
+  std::string text;
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; text.empty() && std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) == 0) text = line.substr(line.find(':') + 2);
+  }
+  if (uname(&name) == 0) {
+    text += (text.empty() ? "" : ", ") + std::string(name.sysname) + " " + name.release;
+  }
+  return text;
+}
+
 ProbedPair describe(const Topology& topology, const Pair& pair) {
   const Gpu& source = topology.gpus[static_cast<std::size_t>(pair.source)];
   ProbedPair result;
@@ -113,7 +143,10 @@ ProbedPair describe(const Topology& topology, const Pair& pair) {
   const auto version = [](int v) {
     return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
   };
-  result.provenance.driver = "CUDA " + version(topology.driver_version);
+  const std::string driver = kernel_driver();
+  result.provenance.driver =
+      (driver.empty() ? "" : driver + ", ") + "CUDA " + version(topology.driver_version);
+  result.provenance.host = host_description();
   result.provenance.runtime = "CUDA " + version(topology.runtime_version);
   return result;
 }
