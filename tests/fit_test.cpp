@@ -12,6 +12,7 @@
 #include "synthetic_samples.hpp"
 #include "xstage/error.hpp"
 #include "xstage/files.hpp"
+#include "xstage/grid.hpp"
 
 namespace xstage {
 namespace {
@@ -191,6 +192,38 @@ TEST(Fit, NoDrainedPeriodMeansNoDrainRate) {
   EXPECT_TRUE(has_reason(kind, "drain_rate"));
   EXPECT_TRUE(has_reason(kind, "capacity_mean_bytes"));
   EXPECT_THROW((void)predict(kind.params, {132, 32768, 0}), Error);
+}
+
+TEST(Fit, ProducersHeldByTheirOwnCeilingGiveNoDrainRate) {
+  // The stage takes 16 KiB at once, so back-to-back bursts of four SMs wait; yet 4*r < R.
+  LinkParams truth = true_link();
+  truth.issue_curve = {{1024, 10}, {16384, 80}, {98304, 80 + 81920 / 50.0}};
+  std::vector<Sample> samples;
+  for (const double bytes : kIsolatedBytes) {
+    Sample sample;
+    sample.num_producers = 1;
+    sample.bytes = bytes;
+    sample.issue_ns = issue_time_empty(truth, bytes);
+    samples.push_back(sample);
+  }
+  for (const int count : {4, 132}) {
+    for (const double bytes : {8192.0, 16384.0}) {
+      Sample sample;
+      sample.experiment = Experiment::periodic;
+      sample.num_producers = count;
+      sample.bytes = bytes;
+      sample.gap_ns = 0;
+      sample.issue_ns = predict(truth, {count, bytes, 0}).issue_ns;
+      samples.push_back(sample);
+    }
+    const KindFit kind = only_kind(fit(samples));
+    if (count == 4) {
+      EXPECT_EQ(kind.params.drain_rate, 0);
+      EXPECT_TRUE(has_reason(kind, "drain_rate"));
+    } else {
+      EXPECT_NEAR(kind.params.drain_rate, 372, 4);
+    }
+  }
 }
 
 TEST(Fit, IsolatedAloneGivesNoDrainRate) {
