@@ -8,8 +8,8 @@ namespace {
 Table interference() {
   Table table;
   table.name = "load_interference";
-  table.columns = {"kind",      "phase",            "bytes",     "demand",
-                   "in_flight", "load_gb_s_per_sm", "store_gb_s"};
+  table.columns = {"kind",      "phase", "bytes", "demand", "in_flight", "load_gb_s_per_sm",
+                   "store_gb_s"};
   table.rows = {
       {std::string("none"), std::string("drifting"), 0.0, 0.0, 1.0, 40.0, 0.0},
       {std::string("none"), std::string("drifting"), 0.0, 0.0, 4.0, 60.0, 0.0},

@@ -267,7 +267,8 @@ class PairWriter {
     }
     std::string names;
     for (const auto& table : tables) names += (names.empty() ? "" : ", ") + table.name;
-    console_.print("\ntables in {} (--tables prints them):\n  {}\n", file.filename().string(), names);
+    console_.print("\ntables in {} (--tables prints them):\n  {}\n", file.filename().string(),
+                   names);
   }
 
   // Samples that cannot be fitted are kept all the same.

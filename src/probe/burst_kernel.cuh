@@ -19,40 +19,37 @@ inline constexpr std::uint32_t kNumTimes = 5;  // accept, read, complete, visibl
 
 struct BurstArgs {
   char* destination;
-  const std::uint32_t* row_order;      // null: ascending
-  std::uint64_t block_stride_bytes;    // between blocks of rows of neighbouring producers
-  std::uint32_t num_columns;           // producers that share a block of rows, side by side
+  const std::uint32_t* row_order;    // null: ascending
+  std::uint64_t block_stride_bytes;  // between blocks of rows of neighbouring producers
+  std::uint32_t num_columns;         // producers that share a block of rows, side by side
   std::uint32_t row_shift;
   std::uint32_t pitch_bytes;
   std::uint32_t bytes;
   std::uint32_t num_bursts;
-  std::uint32_t num_slices;            // contiguous layout: bursts rotate over so many slices
+  std::uint32_t num_slices;  // contiguous layout: bursts rotate over so many slices
   bool aligned;
   bool measure_visible;
   Send send;
   std::uint64_t idle_ns;
   std::uint64_t gap_cycles;
   std::uint32_t gap_steps;
-  const char* gap_source;              // local memory that the tensor-core gap loads
+  const char* gap_source;  // local memory that the tensor-core gap loads
   std::uint32_t seed;
   const std::int32_t* producer_of_sm;  // -1: this SM does not store
   std::uint32_t num_producers;
-  std::uint32_t* num_arrived;          // of the start barrier, zero before the launch
-  std::uint64_t* start_times_ns;       // one a round, zero before the launch
-  std::uint32_t* cycles;               // [burst][producer][kNumTimes]
-  std::uint32_t* producer_sm;          // [producer]
-  std::uint64_t* calibration;          // [producer][3]: cycles and ns over the loop, its start in ns
-  std::uint32_t* num_wrong_loads;      // remote loads only: words that differ from the pattern
+  std::uint32_t* num_arrived;      // of the start barrier, zero before the launch
+  std::uint64_t* start_times_ns;   // one a round, zero before the launch
+  std::uint32_t* cycles;           // [burst][producer][kNumTimes]
+  std::uint32_t* producer_sm;      // [producer]
+  std::uint64_t* calibration;      // [producer][3]: cycles and ns over the loop, its start in ns
+  std::uint32_t* num_wrong_loads;  // remote loads only: words that differ from the pattern
   device::WaitContext wait;
 };
 
 // Where producer `idx`'s parcel of round `burst` begins.
-XSTAGE_HOST_DEVICE inline std::uint64_t parcel_offset(std::uint64_t block_stride_bytes,
-                                                      std::uint32_t num_columns,
-                                                      std::uint32_t row_shift,
-                                                      std::uint32_t producer_idx,
-                                                      std::uint32_t slice_idx,
-                                                      std::uint32_t bytes) {
+XSTAGE_HOST_DEVICE inline std::uint64_t parcel_offset(
+    std::uint64_t block_stride_bytes, std::uint32_t num_columns, std::uint32_t row_shift,
+    std::uint32_t producer_idx, std::uint32_t slice_idx, std::uint32_t bytes) {
   return producer_idx / num_columns * block_stride_bytes +
          (static_cast<std::uint64_t>(producer_idx % num_columns) << row_shift) +
          static_cast<std::uint64_t>(slice_idx) * bytes;
@@ -66,8 +63,8 @@ struct MakeDestination<device::LinearDestination> {
   static __device__ device::LinearDestination make(const BurstArgs& args, const CUtensorMap*,
                                                    std::uint32_t producer_idx,
                                                    std::uint32_t slice_idx) {
-    return {args.destination + parcel_offset(args.block_stride_bytes, 1, 0, producer_idx,
-                                             slice_idx, args.bytes)};
+    return {args.destination +
+            parcel_offset(args.block_stride_bytes, 1, 0, producer_idx, slice_idx, args.bytes)};
   }
 };
 

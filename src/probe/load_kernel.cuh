@@ -1,5 +1,6 @@
-// What stores do to the loads of the same SM. One warp streams bulk loads from local memory with one
-// or four in flight and times each; an outbox owner sends bursts beside it, aligned or drifting.
+// What stores do to the loads of the same SM. One warp streams bulk loads from local memory with
+// one or four in flight and times each; an outbox owner sends bursts beside it, aligned or
+// drifting.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,13 @@ inline constexpr std::uint32_t kMaxLoadsInFlight = 4;
 inline constexpr std::uint32_t kMaxLoadBursts = 128;
 
 struct LoadArgs {
-  BurstArgs burst;               // bytes 0: no stores, num_bursts gaps only
-  std::uint32_t num_in_flight;   // 1..4
+  BurstArgs burst;              // bytes 0: no stores, num_bursts gaps only
+  std::uint32_t num_in_flight;  // 1..4
   // Outputs, [producer][burst]: loads that ended during the burst and the gap after it.
   std::uint32_t* num_loads;
   std::uint64_t* sum_cycles;
   std::uint32_t* max_cycles;
-  std::uint64_t* loop_cycles;    // [producer]: of the whole loop
+  std::uint64_t* loop_cycles;  // [producer]: of the whole loop
 };
 
 struct LoadShared {

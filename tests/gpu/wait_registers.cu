@@ -9,8 +9,8 @@ using namespace xstage::device;
 
 template <bool kWithDeadline>
 __global__ void __launch_bounds__(256)
-    main_loop_kernel(WaitContext context, const float4* in, float* out,
-                     const std::uint32_t* flags, int num_steps) {
+    main_loop_kernel(WaitContext context, const float4* in, float* out, const std::uint32_t* flags,
+                     int num_steps) {
   constexpr int kLive = 96;
   float live[kLive] = {};
   for (int step = 0; step < num_steps; ++step) {
