@@ -49,7 +49,8 @@ Child start_rank(int rank, int num_ranks, const std::string& job,
     code = 99;
     text = error.what();
   }
-  text += '\0' + std::to_string(now_ns());
+  text.push_back('\0');
+  text += std::to_string(now_ns());
   (void)!::write(ends[1], text.data(), text.size());
   ::close(ends[1]);
   ::_exit(code);

@@ -1,6 +1,7 @@
 // Ranks in several processes that share one GPU. Without MPS their kernels take turns on it, so
 // barriers take milliseconds here; correctness is the point.
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -188,6 +189,33 @@ void stopped(const Options& options, int num_ranks, Report& report) {
   ::close(ready[1]);
 }
 
+// Each process numbers the same GPUs in its own way, or sees one alone: ranks are joined by UUID.
+void masked(const Options& options, int num_ranks, Report& report) {
+  for (const bool one_each : {false, true}) {
+    const auto outcomes = run_ranks(num_ranks, [&](Group& group) {
+      std::string mask;
+      const std::size_t count = one_each ? 1 : options.devices.size();
+      for (std::size_t i = 0; i < count; ++i) {
+        mask += (i == 0 ? "" : ",") +
+                std::to_string(options.device_of(group.rank() + static_cast<int>(i)));
+      }
+      ::setenv("CUDA_VISIBLE_DEVICES", mask.c_str(), 1);
+      Options as_seen = options;
+      as_seen.devices = {0};
+      const std::string checked = exchange_rank(group, as_seen, 4, 1, 60);
+      Topology topology = discover();
+      run_canary(topology);
+      const Verdict verdict = judge(gather_topology(group, topology));
+      return std::to_string(verdict.exit_code) + " " + verdict.summary;
+    });
+    expect_all_fine(outcomes, report);
+    for (const Outcome& outcome : outcomes) {
+      report.expect(outcome.text == outcomes[0].text, outcome.text + " vs " + outcomes[0].text);
+    }
+    std::printf("  %s: %s\n", one_each ? "one GPU each" : "permuted", outcomes[0].text.c_str());
+  }
+}
+
 // Every process judges what all together see.
 void doctor(const Options&, int num_ranks, Report& report) {
   const auto outcomes = run_ranks(num_ranks, [&](Group& group) {
@@ -212,6 +240,7 @@ std::vector<NamedCase> process_cases() {
       {"p-cycles", "create and close --rounds times", creation},
       {"p-kill", "kill -9 of one rank while the others wait for it", killed},
       {"p-stop", "SIGSTOP of one rank for --seconds", stopped},
+      {"p-masks", "each process has its own CUDA_VISIBLE_DEVICES", masked},
       {"p-doctor", "the same verdict on every rank", doctor},
   };
 }
