@@ -40,7 +40,8 @@ struct GroupOptions {
 
 // One process's membership. The calls marked collective must be made by all ranks in the same
 // order; they throw the same Error on every rank that is still alive. Not for use by two threads
-// at once, except lost() and abort().
+// at once, except lost() and abort(). Do not fork without exec while a Group lives: the child would
+// hold the sockets open, and the loss of its parent would show at deadlines only.
 class Group {
  public:
   // Collective. Meets the other ranks over a Unix socket in the abstract namespace, so nothing is
