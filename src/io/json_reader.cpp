@@ -243,6 +243,11 @@ const std::string& JsonCursor::text() const {
   return value_->get_ref<const std::string&>();
 }
 
+bool JsonCursor::boolean() const {
+  require(value_->is_boolean(), "true or false");
+  return value_->get<bool>();
+}
+
 void JsonCursor::known(std::initializer_list<std::string_view> keys) const {
   require(value_->is_object(), "an object");
   for (auto it = value_->begin(); it != value_->end(); ++it) {

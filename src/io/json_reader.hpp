@@ -36,6 +36,7 @@ class JsonCursor {
   [[nodiscard]] double number(double min, double max) const;
   [[nodiscard]] int whole(int min, int max) const;
   [[nodiscard]] const std::string& text() const;
+  [[nodiscard]] bool boolean() const;
   [[nodiscard]] bool is_text() const { return value_->is_string(); }
   // Warns of every member of this object that is not in the list.
   void known(std::initializer_list<std::string_view> keys) const;
