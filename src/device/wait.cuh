@@ -63,6 +63,7 @@ __device__ inline bool wait_until(const WaitContext& context, Ready ready) {
   if (ready()) return true;
   LookSchedule schedule;
   while (true) {
+#pragma unroll 1  // 32 copies of `ready` would push the working kernel out of the instruction cache
     for (int i = 0; i < kPollsPerCheck; ++i) {
       if (ready()) return true;
     }

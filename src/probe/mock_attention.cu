@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(kMockThreads, 1) mock_attention_kernel(const M
     }
     device::mbarrier_init_fence();
     shared.step = 0;
+    shared.sent_cycles = 0;
     BurstArgs start{};
     start.idle_ns = 30'000;
     start.num_producers = gridDim.x;
@@ -44,8 +45,10 @@ __global__ void __launch_bounds__(kMockThreads, 1) mock_attention_kernel(const M
   } else if (args.owner == Owner::spare_warp && threadIdx.x % 32 == 0) {
     run_mock_sender(args, shared, slots, parcels);
   }
+  __syncwarp();  // a role of one thread: its warp waits for it here
   __syncthreads();
-  const std::uint64_t end_cycles = device::sm_cycles();
+  const std::uint64_t end_cycles =
+      shared.sent_cycles != 0 ? shared.sent_cycles : shared.handed_over_cycles;
   for (std::uint32_t i = threadIdx.x; i < args.num_tiles; i += kMockThreads) {
     args.tile_cycles[blockIdx.x * args.num_tiles + i] = shared.tile_cycles[i];
   }

@@ -50,6 +50,7 @@ struct MockShared {
   std::uint32_t tile_cycles[kMaxTiles];
   std::uint64_t main_loop_cycles;
   std::uint64_t handed_over_cycles;
+  std::uint64_t sent_cycles;  // by the sender: everything has arrived
   volatile std::uint32_t step;  // main-loop steps done, for a sender that is not a consumer
 };
 
@@ -100,6 +101,7 @@ __device__ inline void run_mock_sender(const MockArgs& args, MockShared& shared,
   }
   outbox.drain();
   outbox.make_visible();
+  shared.sent_cycles = device::sm_cycles();
 }
 
 __device__ inline void write_tile(const MockArgs& args, char* slot, std::uint32_t tile) {
@@ -149,6 +151,7 @@ __device__ inline void run_mock_consumers(const MockArgs& args, MockShared& shar
   if (args.owner == Owner::consumers) {
     outbox.drain();
     outbox.make_visible();
+    if (threadIdx.x == 0) shared.sent_cycles = device::sm_cycles();
   }
   if (sums[0][0] + sums[1][1] + sums[2][2] + sums[3][3] == -1.0e30f) __nanosleep(1);
   if (threadIdx.x == 0) shared.main_loop_cycles = main_loop;
