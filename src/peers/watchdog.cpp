@@ -1,5 +1,6 @@
 #include "peers/watchdog.hpp"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -15,6 +16,15 @@ namespace {
 
 constexpr std::size_t kNobody = std::numeric_limits<std::size_t>::max();
 
+// A dying process closes its files from the highest number down, and closing those of the GPU's
+// driver takes some tenths of a second. Watched sockets move above them, so that a loss shows
+// first.
+void move_up(Socket& socket) {
+  constexpr int kAbove = 900;  // below the usual limit of 1024
+  const int raised = ::fcntl(socket.fd(), F_DUPFD_CLOEXEC, kAbove);
+  if (raised >= 0) socket = Socket(UniqueFd(raised));
+}
+
 }  // namespace
 
 Watchdog::Watchdog(std::vector<Socket> life, std::vector<pid_t> pids)
@@ -22,6 +32,9 @@ Watchdog::Watchdog(std::vector<Socket> life, std::vector<pid_t> pids)
   const bool any = std::any_of(life_.begin(), life_.end(),
                                [](const Socket& socket) { return static_cast<bool>(socket); });
   if (!any) return;
+  for (Socket& socket : life_) {
+    if (socket) move_up(socket);
+  }
   wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_) throw Error(ErrorCategory::runtime, "eventfd failed");
   thread_ = std::thread([this] { watch(); });

@@ -1,7 +1,7 @@
 # peers_gpu: peer memory, waits and barriers on a GPU. Without one ctest shows its cases as skipped.
 add_executable(peers_gpu peers_main.cpp peers_harness.cpp peers_local.cu peers_processes.cu
                peers_throughput.cu wait_registers.cu)
-target_link_libraries(peers_gpu PRIVATE xstage::peers)
+target_link_libraries(peers_gpu PRIVATE xstage::peers xstage::probe)
 target_include_directories(peers_gpu PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_options(peers_gpu PRIVATE -static-libstdc++ -static-libgcc)
 xstage_configure_target(peers_gpu)

@@ -49,9 +49,9 @@ Child start_rank(int rank, int num_ranks, const std::string& job,
     code = 99;
     text = error.what();
   }
-  text.push_back('\0');
-  text += std::to_string(now_ns());
-  (void)!::write(ends[1], text.data(), text.size());
+  const std::string stamp = std::to_string(now_ns());
+  (void)!::write(ends[1], text.c_str(), text.size() + 1);  // with its final zero
+  (void)!::write(ends[1], stamp.data(), stamp.size());
   ::close(ends[1]);
   ::_exit(code);
 }

@@ -1,5 +1,6 @@
 // What a store costs through each owner of memory: the outbox sends the same bytes into host memory
 // that one process made for itself, and into host memory that another process shares.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "device/role.cuh"
 #include "device/store.cuh"
 #include "peers_rank.cuh"
+#include "probe/tensor_map.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::gpu_test {
@@ -18,9 +20,24 @@ namespace {
 
 constexpr std::uint32_t kChunkBytes = 16 * 1024;
 
-template <class Store>
+// Where chunk `idx` of a CTA's own part goes.
+struct LinearTarget {
+  char* base;
+  __device__ LinearDestination operator()(std::uint64_t idx) const {
+    return {base + idx * kChunkBytes};
+  }
+};
+struct TensorTarget {
+  CUtensorMap map;  // rows of 256 B; a box is one chunk
+  __device__ TensorDestination operator()(std::uint64_t idx) const {
+    return {&map, 0, static_cast<std::int32_t>(idx * (kChunkBytes / 256)), 8};
+  }
+};
+
+template <class Store, class Target>
 __global__ void __launch_bounds__(128)
-    send_kernel(char* base, std::uint32_t chunks_per_cta, std::uint32_t num_passes) {
+    send_kernel(const __grid_constant__ Target target, std::uint32_t chunks_per_cta,
+                std::uint32_t num_passes) {
   extern __shared__ __align__(128) char source[];
   __shared__ typename Outbox<Store, 2>::Storage parcels;
   for (std::uint32_t i = threadIdx.x * 4; i < 2 * kChunkBytes; i += blockDim.x * 4) {
@@ -31,12 +48,11 @@ __global__ void __launch_bounds__(128)
   Send send;
   send.chunk_bytes = kChunkBytes;
   Outbox<Store, 2> outbox(role, send, parcels);
-  char* mine = base + static_cast<std::uint64_t>(blockIdx.x) * chunks_per_cta * kChunkBytes;
+  const std::uint64_t first = static_cast<std::uint64_t>(blockIdx.x) * chunks_per_cta;
   for (std::uint32_t n = 0; n < chunks_per_cta * num_passes; ++n) {
-    const std::uint32_t i = n % chunks_per_cta;
     outbox.acquire();
     outbox.post(source + outbox.next_slot() * kChunkBytes, kChunkBytes,
-                typename Store::Destination{mine + static_cast<std::uint64_t>(i) * kChunkBytes});
+                target(first + n % chunks_per_cta));
     (void)outbox.pump();
   }
   outbox.drain();
@@ -44,12 +60,14 @@ __global__ void __launch_bounds__(128)
 }
 
 // GB/s of one store kind into `base`, the median of a few.
-template <class Store>
-double rate(char* base, std::size_t bytes, unsigned num_ctas, std::uint32_t num_passes) {
-  const auto chunks = static_cast<std::uint32_t>(bytes / num_ctas / kChunkBytes);
-  check_cuda(cudaFuncSetAttribute(send_kernel<Store>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  2 * kChunkBytes),
-             "cudaFuncSetAttribute");
+template <class Store, class Target>
+double rate(const Target& target, std::size_t bytes, std::uint32_t num_passes) {
+  constexpr unsigned kNumCtas = 66;
+  constexpr auto kernel = send_kernel<Store, Target>;
+  const auto chunks = static_cast<std::uint32_t>(bytes / kNumCtas / kChunkBytes);
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 2 * kChunkBytes),
+      "cudaFuncSetAttribute");
   cudaEvent_t start = nullptr;
   cudaEvent_t stop = nullptr;
   check_cuda(cudaEventCreate(&start), "cudaEventCreate");
@@ -57,13 +75,13 @@ double rate(char* base, std::size_t bytes, unsigned num_ctas, std::uint32_t num_
   std::vector<double> rates;
   for (int i = 0; i < 7; ++i) {
     check_cuda(cudaEventRecord(start), "cudaEventRecord");
-    send_kernel<Store><<<num_ctas, 128, 2 * kChunkBytes>>>(base, chunks, num_passes);
+    kernel<<<kNumCtas, 128, 2 * kChunkBytes>>>(target, chunks, num_passes);
     check_cuda(cudaGetLastError(), "launching the sender");
     check_cuda(cudaEventRecord(stop), "cudaEventRecord");
     check_cuda(cudaEventSynchronize(stop), "the sender");
     float milliseconds = 0;
     check_cuda(cudaEventElapsedTime(&milliseconds, start, stop), "cudaEventElapsedTime");
-    rates.push_back(static_cast<double>(chunks) * num_passes * num_ctas * kChunkBytes /
+    rates.push_back(static_cast<double>(chunks) * num_passes * kNumCtas * kChunkBytes /
                     (milliseconds * 1e6));
   }
   (void)cudaEventDestroy(start);
@@ -77,14 +95,16 @@ constexpr std::size_t kNumKinds = std::size(kKinds);
 using Rates = std::vector<double>;  // by kind
 
 Rates measure(void* base, std::size_t bytes, std::uint32_t num_passes) {
-  constexpr unsigned kNumCtas = 66;
-  auto* memory = static_cast<char*>(base);
-  return {rate<RegisterStore<uint4>>(memory, bytes, kNumCtas, num_passes),
-          rate<RegisterStore<uint2>>(memory, bytes, kNumCtas, num_passes),
-          rate<RegisterStore<std::uint32_t>>(memory, bytes, kNumCtas, num_passes),
-          rate<RedStore>(memory, bytes, kNumCtas, 1),
-          rate<BulkStore<>>(memory, bytes, kNumCtas, num_passes),
-          rate<BulkReduce>(memory, bytes, kNumCtas, 1)};
+  const LinearTarget linear{static_cast<char*>(base)};
+  const TensorTarget tensor{
+      probing::make_row_box_map(base, 256, bytes / 256, 256, 256, kChunkBytes / 256)};
+  return {rate<RegisterStore<uint4>>(linear, bytes, num_passes),
+          rate<RegisterStore<uint2>>(linear, bytes, num_passes),
+          rate<RegisterStore<std::uint32_t>>(linear, bytes, num_passes),
+          rate<RedStore>(linear, bytes, 1),
+          rate<BulkStore<>>(linear, bytes, num_passes),
+          rate<BulkReduce>(linear, bytes, 1),
+          rate<TensorStore>(tensor, bytes, num_passes)};
 }
 
 std::string text_of(const Rates& rates) {
