@@ -56,7 +56,7 @@ double period_of(const Sample& sample) {
 }
 
 // Nominal gaps and gap classes cannot collide: the flag keeps them apart.
-using Key = std::tuple<Experiment, StoreKind, int, int, double, bool, double>;
+using Key = std::tuple<Experiment, StoreKind, int, int, double, bool, double, bool>;
 
 Key key_of(const Sample& sample) {
   const bool nominal = sample.experiment == Experiment::periodic && measured(sample.nominal_gap_ns);
@@ -65,8 +65,16 @@ Key key_of(const Sample& sample) {
     gap = nominal ? sample.nominal_gap_ns
                   : std::floor(std::log((gap_of(sample) + kGapFloorNs) / kGapFloorNs) / kGapStep);
   }
-  return {sample.experiment, sample.kind, sample.num_directions, sample.num_producers, sample.bytes,
-          nominal,           gap};
+  // A gap full of work is longer than the one that was asked for; an idle one is not.
+  const bool computes = measured(sample.compute_gap_ns) && sample.compute_gap_ns > 0;
+  return {sample.experiment,
+          sample.kind,
+          sample.num_directions,
+          sample.num_producers,
+          sample.bytes,
+          nominal,
+          gap,
+          computes};
 }
 
 template <typename Value>
