@@ -67,10 +67,7 @@ int run_fit(const FitVerbOptions& options, Console& console) {
                 samples.samples.size(), profile.kinds.size(), profile.kinds.size() == 1 ? "" : "s",
                 describe_pair(profile));
   console.print("{}", params_table(profile.kinds));
-  if (!options.all) {
-    console.print("\nheld out: error in % of the period, median / p95\n{}",
-                  held_out_table(profile.kinds));
-  }
+  console.print("{}", held_out_table(profile.kinds));
   if (const auto table = capacity_table(profile.kinds); !table.empty()) {
     console.print("\n{}", table);
   }

@@ -69,16 +69,17 @@ std::string held_out_table(const std::vector<KindFit>& kinds) {
   TextTable table({"kind", "points", "near G*", "burst-gap", "period", "coupled", "unbounded",
                    "alpha-beta", "worst"},
                   {kLeft});
+  bool any = false;
   for (const auto& fit : kinds) {
-    if (!fit.held_out) continue;
+    if (!fit.held_out || fit.held_out->burst_gap.num_points == 0) continue;
+    any = true;
     const HeldOut& h = *fit.held_out;
     table.add({std::string(to_string(fit.params.kind)), fmt::format("{}", h.burst_gap.num_points),
                fmt::format("{:.0f} %", 100 * h.near_onset_share), median_and_p95(h.burst_gap),
                median_and_p95(h.period), median_and_p95(h.coupled), median_and_p95(h.unbounded),
-               median_and_p95(h.alpha_beta),
-               h.burst_gap.num_points == 0 ? "-" : percent_digits(h.burst_gap.worst)});
+               median_and_p95(h.alpha_beta), percent_digits(h.burst_gap.worst)});
   }
-  return table.str();
+  return any ? "\nheld out: error in % of the period, median / p95\n" + table.str() : "";
 }
 
 std::string capacity_table(const std::vector<KindFit>& kinds) {
@@ -87,6 +88,7 @@ std::string capacity_table(const std::vector<KindFit>& kinds) {
   bool any = false;
   for (const auto& fit : kinds) {
     for (const auto& row : fit.capacity_at_k) {
+      if (!row.by_mean && !row.by_slowest && !row.by_mean_equal_shares) continue;
       any = true;
       table.add({std::string(to_string(fit.params.kind)), fmt::format("{}", row.num_producers),
                  fmt::format("{}", row.num_points), estimate(row.by_mean), estimate(row.by_slowest),

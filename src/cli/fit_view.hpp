@@ -12,7 +12,8 @@ namespace xstage::cli {
 
 // A row a kind: R, r, q by both statistics, spread, T0, two directions; 95 % intervals.
 [[nodiscard]] std::string params_table(const std::vector<KindFit>& kinds);
-// A row a kind: errors on the held-out points, median / p95, with the simpler views beside.
+// A heading and a row a kind: errors on the held-out points, median / p95, with the simpler views
+// beside. Empty if no point was held out.
 [[nodiscard]] std::string held_out_table(const std::vector<KindFit>& kinds);
 // q against the number of producers; empty if no kind has it.
 [[nodiscard]] std::string capacity_table(const std::vector<KindFit>& kinds);

@@ -171,16 +171,23 @@ void print_table(const Table& table, Console& console) {
 void print_measurements(const std::vector<Measurement>& measurements, Console& console) {
   if (measurements.empty()) return;
   using enum io::TextTable::Align;
-  io::TextTable table({"measured besides", "value", "95 % interval", "unit"},
-                      {left, right, right, left});
+  io::TextTable table({"measured besides", "value", "unit", ""}, {left, right, left, left});
   for (const auto& m : measurements) {
-    table.add({m.name, io::format_number(m.value),
-               m.interval ? fmt::format("{}..{}", io::format_number(m.interval->low),
+    table.add({m.name, io::format_number(m.value), m.unit,
+               m.interval ? fmt::format("95 %: {} to {}", io::format_number(m.interval->low),
                                         io::format_number(m.interval->high))
-                          : "",
-               m.unit});
+                          : ""});
   }
   console.print("\n{}", table.str());
+}
+
+// A noisy machine has much to warn of: the first few, and where the rest is.
+void show_warnings(const std::vector<std::string>& warnings, const Console& console) {
+  constexpr std::size_t kShown = 4;
+  for (std::size_t i = 0; i < std::min(kShown, warnings.size()); ++i) console.warn(warnings[i]);
+  if (warnings.size() > kShown) {
+    console.warn(fmt::format("and {} more like these; --json lists all", warnings.size() - kShown));
+  }
 }
 
 class PairWriter {
@@ -193,7 +200,8 @@ class PairWriter {
     LinkProfile profile = profile_of(pair);
     Json json = {{"pair", describe_pair(profile)}};
     console_.print("{}\n", console_.tone(Tone::strong, describe_pair(profile)));
-    for (const auto& warning : pair.warnings) console_.warn(warning);
+    show_warnings(pair.warnings, console_);
+    json["warnings"] = pair.warnings;
     int code = 0;
     if (!pair.failure.empty()) {
       console_.print("{}\n", console_.tone(Tone::bad, "failed: " + pair.failure));
@@ -290,8 +298,7 @@ class PairWriter {
     last_link_ = options_.out.empty() ? profile.name : files.link.string();
     json["link"] = Json::parse(text);
     console_.print("{}", params_table(profile.kinds));
-    console_.print("\nheld out: error in % of the period, median / p95\n{}",
-                   held_out_table(profile.kinds));
+    console_.print("{}", held_out_table(profile.kinds));
     if (const auto table = capacity_table(profile.kinds); !table.empty()) {
       console_.print("\n{}", table);
     }

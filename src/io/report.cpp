@@ -171,21 +171,23 @@ struct Charts {
 std::string chart_section(const Report& report, Charts& charts) {
   const auto& kinds = report.profile.kinds;
   const int num_sms = report.profile.source.num_sms;
+  const std::string grid =
+      kinds.size() == 3 ? "<div class=\"grid three\">\n" : "<div class=grid>\n";
   std::string html =
       "<h2>Steady state</h2><p>A producer stores a burst, does something else for the gap, and "
       "stores again. Below the knee the stage is full and issue waits until there is room; past it "
       "issue costs the same however busy the link is. Filled points were fitted, rings were held "
-      "out.</p><div class=grid>\n";
+      "out.</p>" +
+      grid;
   for (const auto& kind : kinds) {
     html += charts.add(fmt::format("steady-{}", to_string(kind.params.kind)),
                        steady_state_chart(kind, report.samples, num_sms));
   }
   html +=
       "</div><h2>One burst into an idle link</h2><p>A burst that fits is taken at once, although "
-      "it "
-      "needs far longer to arrive. What exceeds the stage is waited for, and as shares differ, "
-      "the slowest producer waits longer than the mean.</p>"
-      "<div class=grid>\n";
+      "it needs far longer to arrive. What exceeds the stage is waited for, and as shares differ, "
+      "the slowest producer waits longer than the mean.</p>" +
+      grid;
   for (const auto& kind : kinds) {
     html += charts.add(fmt::format("isolated-{}", to_string(kind.params.kind)),
                        isolated_chart(kind, report.samples, num_sms));
@@ -201,8 +203,8 @@ std::string chart_section(const Report& report, Charts& charts) {
     html +=
         "<h2>What one SM may have in flight</h2><p>If the buffer sat at the link, each SM's share "
         "would fall as more SMs store (dashed). Where the points stay nearly level instead, it "
-        "sits in or near the SM.</p><div class=grid>\n" +
-        capacity + "</div>\n";
+        "sits in or near the SM.</p>" +
+        grid + capacity + "</div>\n";
   }
   return html;
 }

@@ -79,14 +79,15 @@ struct Point {
 };
 
 std::vector<Sample> merged(const std::vector<Sample>& samples, StoreKind kind, Experiment which) {
-  std::map<std::tuple<int, double, double>, Point> points;
+  std::map<std::tuple<int, double, double, bool>, Point> points;
   for (const auto& sample : samples) {
     if (sample.kind != kind || sample.experiment != which || sample.num_directions != 1) continue;
     double gap = 0;
     if (which == Experiment::periodic) {
       gap = measured(sample.nominal_gap_ns) ? sample.nominal_gap_ns : std::round(sample.gap_ns);
     }
-    points[{sample.num_producers, sample.bytes, gap}].add(sample);
+    const bool computes = measured(sample.compute_gap_ns) && sample.compute_gap_ns > 0;
+    points[{sample.num_producers, sample.bytes, gap, computes}].add(sample);
   }
   std::vector<Sample> result;
   for (auto& [key, point] : points) {
