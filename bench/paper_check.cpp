@@ -100,10 +100,13 @@ void attention() {
   }
   std::printf(
       "   Paper, computed: coupled from about 16 us (M = 8192) to 120 us (65,536); fused flat.\n"
-      "   Agrees: the lockstep count. Differs: simulated coupled SMs do not stay in lockstep. "
-      "Whoever\n"
-      "   is served first goes on first, so later bursts spread and wait less than a whole "
-      "V/R.\n\n");
+      "   Agrees: the lockstep count. Differs: simulated coupled SMs do not all stay in lockstep. "
+      "An\n"
+      "   eighth of the tiles is local, does not wait and runs ahead, so that later bursts spread "
+      "and\n"
+      "   wait less than a whole V/R. What grows in the fused column is fan-in: in linear order "
+      "all\n"
+      "   ranks send a wave to the same two or three owners, and the last one cannot hide it.\n\n");
 }
 
 // MegaMoE, table 2: waits per Linear2 tile. Bytes per tile are not in the paper; the public SM100

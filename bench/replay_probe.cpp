@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "model/points.hpp"
 #include "xstage/files.hpp"
 #include "xstage/fit.hpp"
 #include "xstage/simulate.hpp"
@@ -66,37 +67,35 @@ int run(const char* path) {
       "simulated_ns,"
       "period_measured_ns,period_simulated_ns,error_over_period\n");
   std::vector<Judged> all;
-  for (const Sample& s : file.samples) {
-    if (!params.contains(s.kind) || !measured(s.issue_ns)) continue;
-    const LinkParams& p = *params[s.kind];
-    if (!p.capacity_mean_bytes) continue;
+  for (const model::Point& point : model::collect_points(file.samples)) {
+    const bool periodic = point.experiment == Experiment::periodic;
+    const double scale = periodic ? point.period_ns : point.visible_ns;
+    if (!params.contains(point.kind) || !measured(point.issue_ns) || !measured(scale)) continue;
+    const LinkParams& link_params = *params[point.kind];
+    if (!link_params.capacity_mean_bytes) continue;
     SimMachine machine;
-    machine.num_sms = s.num_producers;
-    machine.link = p;
-    machine.both_directions = s.num_directions == 2;
+    machine.num_sms = point.num_producers;
+    machine.link = link_params;
+    machine.both_directions = point.num_directions == 2;
     machine.load_depth_steps = 0;
     SimOptions options;
     options.segment_bytes = 1024;
-    const bool periodic = s.experiment == Experiment::periodic;
-    if (periodic && !measured(s.period_ns)) continue;
     // All time of a period in which the producer does not issue.
-    const double gap = periodic ? s.period_ns - s.issue_ns : 0;
+    const double gap = periodic ? point.period_ns - point.issue_ns : 0;
     const BurstTrace trace =
-        simulate_bursts(machine, {s.num_producers, s.bytes, gap}, periodic ? 120 : 1,
+        simulate_bursts(machine, {point.num_producers, point.bytes, gap}, periodic ? 120 : 1,
                         periodic ? BurstStart::staggered : BurstStart::aligned, options);
     const double issue = periodic ? trace.steady_issue_ns : trace.issue_ns[0];
-    const double scale = periodic ? s.period_ns : s.visible_slowest_ns;
-    if (!measured(scale)) continue;
     Judged one;
     one.periodic = periodic;
-    one.held_out = is_held_out(s, rate[s.kind]);
-    one.issue_error = std::abs(issue - s.issue_ns) / scale;
-    one.period_error = periodic ? std::abs(trace.period_ns - s.period_ns) / s.period_ns : 0;
+    one.held_out = model::is_held_out(point, rate[point.kind]);
+    one.issue_error = std::abs(issue - point.issue_ns) / scale;
+    one.period_error = periodic ? std::abs(trace.period_ns - scale) / scale : 0;
     all.push_back(one);
     std::printf("%s,%s,%d,%.0f,%.0f,%d,%d,%.1f,%.1f,%.1f,%.1f,%.4f\n",
-                std::string(to_string(s.experiment)).c_str(),
-                std::string(to_string(s.kind)).c_str(), s.num_producers, s.bytes, gap,
-                s.num_directions, one.held_out ? 1 : 0, s.issue_ns, issue, scale,
+                std::string(to_string(point.experiment)).c_str(),
+                std::string(to_string(point.kind)).c_str(), point.num_producers, point.bytes, gap,
+                point.num_directions, one.held_out ? 1 : 0, point.issue_ns, issue, scale,
                 periodic ? trace.period_ns : trace.visible_ns, one.issue_error);
   }
   summarise("all", all, false, false);

@@ -113,8 +113,7 @@ class Tally {
   std::size_t num_seen_ = 0;
 };
 
-// ---- static orders
-// -------------------------------------------------------------------------------
+// ---- static orders ----
 
 // Walks a segment order as C static schedulers and as one list; checks each task, and that all
 // Linear1 of a block come before its first Linear2.
@@ -218,8 +217,7 @@ TEST(MoeOrder, WaveSizeRule) {
   EXPECT_EQ(experts_per_wave(tiling, 192, 132, 10), 5);  // a ring of 10 blocks
 }
 
-// ---- the claim protocol
-// --------------------------------------------------------------------------
+// ---- the claim protocol ----
 
 struct Protocol {
   const MoePool* pool = nullptr;

@@ -53,8 +53,7 @@ std::string usage_error(Call call) {
   return "";
 }
 
-// ---- plans
-// ---------------------------------------------------------------------------------------
+// ---- plans ----
 
 TEST(Plan, NoCandidateBeatsItsBoundAndTheChoiceIsTheFastest) {
   const LinkProfile link = h200();
@@ -158,8 +157,7 @@ TEST(Plan, UnevenHeadsAreNamed) {
   EXPECT_TRUE(has_note(p, "38 heads on 4 ranks: the busiest has 10"));
 }
 
-// ---- what the planner rests on
-// -------------------------------------------------------------------
+// ---- what the planner rests on ----
 
 // Without stores the simulator's kernel is the closed form: waves of equal tiles.
 TEST(SimulateKernels, AttentionWithoutExchangeIsTheClosedForm) {
@@ -285,8 +283,7 @@ TEST(SimulateKernels, MoeWithoutTokensEnds) {
   }
 }
 
-// ---- files
-// ---------------------------------------------------------------------------------------
+// ---- files ----
 
 TEST(WorkloadFiles, AllThatShipAreSoundAndSayWhereTheyComeFrom) {
   int num = 0;

@@ -34,8 +34,7 @@ SimOptions checked(double segment = 1000) {
   return o;
 }
 
-// ---- clock and rates
-// -----------------------------------------------------------------------------
+// ---- clock and rates ----
 
 TEST(EventList, OrdersByTimeThenByScheduling) {
   sim::EventList list;
@@ -53,8 +52,7 @@ TEST(ExactRate, DoesNotDrift) {
   EXPECT_NEAR(static_cast<double>(sum), 1946e6 / 372.3 * 1000.0, 1.0);
 }
 
-// ---- exact values
-// --------------------------------------------------------------------------------
+// ---- exact values ----
 
 // One producer, 10,000 B, capacity 20,000: no wait. T_iss = 10,000 / 50 = 200 ns. The port drains
 // at 400 B/ns, faster than the SM feeds, so the last segment (1,000 B, in at 200 ns) has left at
@@ -127,12 +125,17 @@ TEST(Simulate, FirstStalledBurst) {
   EXPECT_GT(trace.slowest_issue_ns[4], 250.0);
 }
 
-// Coupled: every burst waits until it is visible. 16 x 10,000 B: 20 ns until the first segment is
-// in, 400 ns of drain, 1,000 ns of latency; the last of each round is the slowest.
-TEST(Simulate, CoupledWaitsForVisibility) {
+// Coupled: whoever has been accepted waits until everything that its GPU had sent by then is
+// visible. All 16 x 10,000 B have been given at once, so all wait for the same moment: 20 ns until
+// the first segment is in, 400 ns of drain, 1,000 ns of latency; to the segment under way (2.5 ns).
+TEST(Simulate, CoupledWaitsForTheDrainOfTheWholeGpu) {
   const BurstTrace trace = simulate_bursts(machine(16, 8'000), {16, 10'000, 500}, 10,
                                            BurstStart::aligned, checked(), Completion::visible);
-  EXPECT_DOUBLE_EQ(trace.slowest_issue_ns[0], 1420.0);
+  for (std::size_t n = 0; n < 10; ++n) {
+    EXPECT_NEAR(trace.slowest_issue_ns[n], 1420.0, 2.6) << n;
+    EXPECT_NEAR(trace.issue_ns[n], 1420.0, 2.6) << n;
+  }
+  EXPECT_NEAR(trace.period_ns, 1920.0, 2.6);
 }
 
 TEST(Simulate, AnUnboundedStageNeverHolds) {
@@ -160,8 +163,7 @@ TEST(Simulate, UnequalSharesSpreadTheIssueTimes) {
   EXPECT_NEAR(spread.issue_ns[0], mean, 0.03 * mean);
 }
 
-// ---- properties
-// ----------------------------------------------------------------------------------
+// ---- properties ----
 
 TEST(Simulate, MonotoneInCapacityRateAndGap) {
   double before = std::numeric_limits<double>::infinity();
@@ -192,8 +194,7 @@ TEST(Simulate, MonotoneInCapacityRateAndGap) {
   }
 }
 
-// ---- tasks
-// ---------------------------------------------------------------------------------------
+// ---- tasks ----
 
 // A fixed list of tasks for each (gpu, sm).
 class ListProgram : public SimProgram {
@@ -423,8 +424,7 @@ TEST(Simulate, EqualInputGivesEqualOutput) {
   }
 }
 
-// ---- what cannot be
-// ------------------------------------------------------------------------------
+// ---- what cannot be ----
 
 template <class Call>
 ErrorCategory category_of(Call call) {

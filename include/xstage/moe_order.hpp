@@ -84,8 +84,7 @@ struct MoePool {
   }
 };
 
-// ---- orders that are sequences of segments: wave and lag
-// ------------------------------------------
+// ---- orders that are sequences of segments: wave and lag ----
 
 // All tasks of one phase of pool blocks [first_block, end_block), block after block.
 struct MoeSegment {
@@ -254,8 +253,7 @@ class MoeCursor {
   std::int32_t expert2_ = 0;
 };
 
-// ---- interleaved: the claim protocol
-// --------------------------------------------------------------
+// ---- interleaved: the claim protocol ----
 
 // What all schedulers of a call agree on.
 struct MoeInterleave {

@@ -26,7 +26,8 @@ enum class EventKind : std::uint8_t {
   pull_request,
   wake,
   step,
-  load_check
+  load_check,
+  fence
 };
 
 struct Event {

@@ -127,13 +127,15 @@ void Machine::dispatch(const Event& event) {
       workers_[static_cast<std::size_t>(event.target)].check_pending = false;
       check_loads(event.target);
       return;
+    case EventKind::fence:
+      at_fence(event.target);
+      return;
     default:
       network_.handle(event);
   }
 }
 
-// ---- the main role
-// -------------------------------------------------------------------------------
+// ---- the main role ----
 
 void Machine::fetch(std::int32_t index) {
   Worker& worker = workers_[static_cast<std::size_t>(index)];
@@ -262,8 +264,7 @@ void Machine::try_release(std::int32_t index) {
   fetch(index);
 }
 
-// ---- loads that late stores delay
-// ----------------------------------------------------------------
+// ---- loads that late stores delay ----
 
 // While the stage has not taken what it was given, the SM's loads queue behind. The main loop lives
 // on what has been loaded for load_depth_steps steps.
@@ -287,7 +288,12 @@ void Machine::check_loads(std::int32_t index) {
   }
   // The last steps have their data already.
   if (events_.now() + worker.step * setup_.load_depth_steps >= worker.main_end) return;
+  pause(worker, false);
+}
+
+void Machine::pause(Worker& worker, bool by_send) {
   worker.paused = true;
+  worker.paused_by_send = by_send;
   worker.pause_start = events_.now();
   count_computing(-1);
 }
@@ -299,8 +305,9 @@ void Machine::resume(std::int32_t index) {
   worker.paused_total += length;
   worker.first_step += length;
   worker.main_end += length;
-  out_.main.wait_load_ns += to_ns(length);
-  record(worker, SpanKind::wait_load, worker.pause_start, events_.now());
+  (worker.paused_by_send ? out_.main.wait_send_ns : out_.main.wait_load_ns) += to_ns(length);
+  record(worker, worker.paused_by_send ? SpanKind::wait_send : SpanKind::wait_load,
+         worker.pause_start, events_.now());
   count_computing(1);
   events_.schedule(worker.main_end, EventKind::wake, index);
   if (worker.step_pending) {
@@ -309,8 +316,7 @@ void Machine::resume(std::int32_t index) {
   }
 }
 
-// ---- the outbox
-// ----------------------------------------------------------------------------------
+// ---- the outbox ----
 
 void Machine::schedule_step(std::int32_t index) {
   Worker& worker = workers_[static_cast<std::size_t>(index)];
@@ -354,6 +360,10 @@ void Machine::send_chunk(Worker& worker) {
   worker.batch_bytes += chunk.bytes;
   const std::int32_t index = index_of(worker.gpu, worker.sm);
   network_.post(worker.gpu, worker.sm, chunk.destination, chunk.bytes, index);
+  // A main role that sends during its main loop does nothing else meanwhile.
+  if (sender_.owner == SendOwner::main_role && worker.state == State::main && !worker.paused) {
+    pause(worker, true);
+  }
   watch_loads(index);
 }
 
@@ -366,6 +376,21 @@ void Machine::on_accepted(std::int32_t gpu, std::int32_t sm) {
   out_.issue_wait_ns += std::max(0.0, issue - alone);
   record(worker, SpanKind::issue, worker.batch_start, events_.now());
   if (worker.paused) resume(index);
+  if (coupled()) {
+    events_.schedule(network_.fence_end(gpu), EventKind::fence, index);
+    return;
+  }
+  go_on(index);
+}
+
+void Machine::at_fence(std::int32_t index) {
+  workers_[static_cast<std::size_t>(index)].unseen_bytes = 0;
+  go_on(index);
+}
+
+// After a chunk: the next one, and whatever the main role waits for.
+void Machine::go_on(std::int32_t index) {
+  Worker& worker = workers_[static_cast<std::size_t>(index)];
   const bool unpaced = !paced() || worker.state == State::wait_outbox ||
                        worker.state == State::ended || worker.state == State::barrier;
   if (!worker.pending.empty()) pump(index, unpaced);
@@ -374,35 +399,21 @@ void Machine::on_accepted(std::int32_t gpu, std::int32_t sm) {
   } else if (worker.state == State::wait_sent) {
     try_release(index);
   }
+  try_barrier();
 }
 
-void Machine::on_visible(std::int32_t source_gpu, std::int32_t sm, std::int32_t destination,
-                         std::int64_t bytes, std::int32_t tag) {
+void Machine::on_visible(std::int32_t /*source_gpu*/, std::int32_t /*sm*/, std::int32_t destination,
+                         std::int64_t /*bytes*/, std::int32_t tag) {
   auto& done = gpu_done_[static_cast<std::size_t>(destination)];
   done = std::max(done, events_.now());
   if (tag < 0) {
     const SimPull& pull = pulls_[static_cast<std::size_t>(-tag - 1)];
     if (pull.counter >= 0) raise_counter(destination, pull.counter);
-  } else {
-    const std::int32_t index = index_of(source_gpu, sm);
-    Worker& worker = workers_[static_cast<std::size_t>(index)];
-    worker.unseen_bytes -= bytes;
-    if (coupled()) {
-      const bool unpaced = !paced() || worker.state == State::wait_outbox ||
-                           worker.state == State::ended || worker.state == State::barrier;
-      if (!worker.pending.empty()) pump(index, unpaced);
-      if (worker.state == State::wait_outbox) {
-        try_epilogue(index);
-      } else if (worker.state == State::wait_sent) {
-        try_release(index);
-      }
-    }
   }
   try_barrier();
 }
 
-// ---- counters and barriers
-// -----------------------------------------------------------------------
+// ---- counters and barriers ----
 
 void Machine::raise_counter(std::int32_t gpu, std::int32_t counter) {
   const auto at = static_cast<std::size_t>(gpu * num_counters_ + counter);
@@ -457,110 +468,6 @@ void Machine::open_barrier() {
   }
 }
 
-// ---- accounts
-// ------------------------------------------------------------------------------------
-
-void Machine::enter_state(Worker& worker, State state) {
-  leave_state(worker);
-  worker.state = state;
-  worker.since = events_.now();
-}
-
-void Machine::leave_state(Worker& worker) {
-  const Picoseconds now = events_.now();
-  const double length = to_ns(now - worker.since);
-  switch (worker.state) {
-    case State::main:
-      out_.main.compute_ns += length - to_ns(worker.paused_total);
-      record(worker, SpanKind::compute, worker.since, now);
-      break;
-    case State::epilogue:
-      out_.main.compute_ns += length;
-      record(worker, SpanKind::epilogue, worker.since, now);
-      break;
-    case State::wait_data:
-      out_.main.wait_data_ns += length;
-      record(worker, SpanKind::wait_data, worker.since, now);
-      break;
-    case State::wait_outbox:
-    case State::wait_sent:
-      out_.main.wait_send_ns += length;
-      record(worker, SpanKind::wait_send, worker.since, now);
-      break;
-    case State::barrier:
-      out_.main.barrier_ns += length;
-      record(worker, SpanKind::barrier, worker.since, now);
-      break;
-    case State::fetch:
-    case State::ended:
-      break;
-  }
-  worker.since = now;
-}
-
-void Machine::count_computing(std::int32_t change) {
-  const Picoseconds now = events_.now();
-  if (2 * num_computing_ < static_cast<std::int32_t>(workers_.size()))
-    low_activity_ += now - computing_changed_;
-  num_computing_ += change;
-  computing_changed_ = now;
-}
-
-void Machine::record(const Worker& worker, SpanKind kind, Picoseconds start, Picoseconds end) {
-  if (!options_.keep_timeline || end <= start) return;
-  out_.timeline.spans.push_back(
-      {worker.gpu, worker.sm, kind, worker.task.id, to_ns(start), to_ns(end)});
-}
-
-SimReport Machine::report() {
-  Picoseconds total = 0;
-  for (const Picoseconds done : gpu_done_) total = std::max(total, done);
-  count_computing(0);
-  low_activity_ += std::max<Picoseconds>(0, total - computing_changed_);
-  out_.total_ns = to_ns(total);
-  out_.compute_end_ns = to_ns(compute_end_);
-  const auto num_workers = static_cast<double>(workers_.size());
-  const RoleTimes& main = out_.main;
-  out_.main.idle_ns =
-      std::max(0.0, out_.total_ns * num_workers - main.compute_ns - main.wait_data_ns -
-                        main.wait_send_ns - main.wait_load_ns - main.barrier_ns);
-  double busiest_link = 0;
-  for (std::int32_t gpu = 0; gpu < setup_.num_gpus; ++gpu) {
-    out_.gpu_done_ns.push_back(to_ns(gpu_done_[static_cast<std::size_t>(gpu)]));
-    const PortStatistics port = network_.statistics(gpu);
-    LinkUse use;
-    use.bytes = static_cast<double>(port.bytes);
-    if (total > 0) {
-      const auto span = static_cast<double>(total);
-      use.busy_share = static_cast<double>(port.busy) / span;
-      use.mean_backlog_bytes = port.backlog_byte_ps / span;
-    }
-    use.peak_backlog_bytes = static_cast<double>(port.peak_backlog);
-    busiest_link = std::max(busiest_link, use.busy_share);
-    out_.links.push_back(use);
-  }
-  const double whole = std::max(1e-9, out_.total_ns * num_workers);
-  const double compute = main.compute_ns / whole;
-  const double data = main.wait_data_ns / whole;
-  const double idle = (main.idle_ns + main.barrier_ns) / whole;
-  out_.critical = Resource::tensor_cores;
-  double largest = compute;
-  if (busiest_link > largest) {
-    largest = busiest_link;
-    out_.critical = Resource::link;
-  }
-  if (data > largest) {
-    largest = data;
-    out_.critical = Resource::data;
-  }
-  if (idle > largest) out_.critical = Resource::idle_sms;
-  out_.low_activity_share =
-      total > 0 ? static_cast<double>(low_activity_) / static_cast<double>(total) : 0;
-  out_.num_events = events_.num_popped();
-  out_.timeline.source = "simulated";
-  return out_;
-}
-
 }  // namespace xstage::sim
 
 namespace xstage {
@@ -568,20 +475,6 @@ namespace xstage {
 SimReport simulate(const SimMachine& machine, const SimSender& sender, SimProgram& program,
                    const SimOptions& options) {
   return sim::Machine(machine, sender, program, options).run();
-}
-
-std::string_view to_string(Resource resource) noexcept {
-  switch (resource) {
-    case Resource::tensor_cores:
-      return "tensor cores";
-    case Resource::link:
-      return "link";
-    case Resource::data:
-      return "data";
-    case Resource::idle_sms:
-      return "idle SMs";
-  }
-  return "";
 }
 
 }  // namespace xstage

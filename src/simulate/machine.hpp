@@ -54,7 +54,8 @@ class Machine : public NetworkClient {
     Picoseconds main_end = 0;
     std::int32_t steps_counted = 0;  // by the pacer
     bool step_pending = false;
-    bool paused = false;  // loads are late
+    bool paused = false;          // loads are late, or
+    bool paused_by_send = false;  // a chunk that the main role sends itself is on its way
     bool check_pending = false;
     Picoseconds pause_start = 0;
     Picoseconds paused_total = 0;  // of this main loop
@@ -91,8 +92,11 @@ class Machine : public NetworkClient {
   void schedule_step(std::int32_t index);
   void check_loads(std::int32_t index);
   void watch_loads(std::int32_t index);
+  void pause(Worker& worker, bool by_send);
   void resume(std::int32_t index);
   void pump(std::int32_t index, bool everything);
+  void go_on(std::int32_t index);
+  void at_fence(std::int32_t index);
   void send_chunk(Worker& worker);
   void raise_counter(std::int32_t gpu, std::int32_t counter);
   void arrive_at_barrier(std::int32_t index);

@@ -76,7 +76,7 @@ class MoeProgram : public SimProgram {
       : run_(run),
         w_(run.workload),
         num_gpus_(run.computing_ranks.empty() ? run.num_ranks
-                                            : static_cast<int>(run.computing_ranks.size())) {
+                                              : static_cast<int>(run.computing_ranks.size())) {
     tiling_.num_experts = routing.experts_per_rank + w_.num_shared_experts;
     tiling_.block_m = run.cost.block_m;
     tiling_.num_columns1 = columns(2 * w_.intermediate);
@@ -170,8 +170,8 @@ class MoeProgram : public SimProgram {
   std::unique_ptr<Rank> make_rank(const MoeRouting& routing, int gpu) {
     auto rank = std::make_unique<Rank>();
     for (int s = 0; s < w_.num_shared_experts; ++s) rank->tokens.push_back(w_.tokens_per_rank);
-    const auto first =
-        routing.tokens.begin() + static_cast<std::ptrdiff_t>(rank_of(gpu)) * routing.experts_per_rank;
+    const auto first = routing.tokens.begin() +
+                       static_cast<std::ptrdiff_t>(rank_of(gpu)) * routing.experts_per_rank;
     rank->tokens.insert(rank->tokens.end(), first, first + routing.experts_per_rank);
     rank->first_block.resize(rank->tokens.size() + 1);
     place_blocks(tiling_, rank->tokens.data(), rank->first_block.data());

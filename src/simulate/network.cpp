@@ -342,6 +342,17 @@ void Network::account(Port& port, std::int64_t change) {
   port.statistics.peak_backlog = std::max(port.statistics.peak_backlog, port.backlog);
 }
 
+Picoseconds Network::fence_end(std::int32_t gpu) const {
+  Picoseconds longest = 0;
+  const std::size_t first = port_index(gpu, 0);
+  const std::size_t count = direct_ ? num_gpus_ : 1;
+  for (std::size_t p = first; p < first + count; ++p) {
+    ExactRate rate = ports_[p].rate;
+    longest = std::max(longest, rate.take(ports_[p].backlog));
+  }
+  return events_.now() + longest + latency_;
+}
+
 PortStatistics Network::statistics(std::int32_t gpu) const {
   PortStatistics sum;
   const std::size_t first = port_index(gpu, 0);

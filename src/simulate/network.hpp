@@ -54,6 +54,11 @@ class Network {
   [[nodiscard]] std::int64_t waiting_bytes(std::int32_t gpu, std::int32_t sm) const {
     return stages_[stage_index(gpu, sm)].waiting;
   }
+  // When a system-scope fence that an SM of `gpu` starts now would end: it waits for all stores
+  // that this GPU has given to its stages so far, of every SM. (Measured: after an aligned burst
+  // all producers see visibility within 1 % of each other, though their stages accept at times 2x
+  // apart.)
+  [[nodiscard]] Picoseconds fence_end(std::int32_t gpu) const;
   [[nodiscard]] bool quiescent() const { return num_messages_open_ == 0; }
   [[nodiscard]] PortStatistics statistics(std::int32_t gpu) const;
   // Throws std::logic_error naming what does not add up.
