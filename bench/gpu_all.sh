@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs every GPU test and GPU bench of a finished build on the machine it is started on. Builds
-# nothing, needs nothing but the driver, goes on after failures.
+# nothing, needs nothing but the driver (comparisons with PyTorch also need PyTorch), goes on after
+# failures. The build must have XSTAGE_TESTS and XSTAGE_BENCHMARKS on.
 #
 #   bench/gpu_all.sh BUILD_DIR OUT_DIR [--only NAME] [--list]
 #
@@ -19,12 +20,14 @@ peers             | 300 | @build/tests/gpu/peers_gpu machine exchange graph dela
 peers-processes   | 120 | @build/tests/gpu/peers_gpu p-exchange p-kill p-stop p-doctor --ranks 2,3 --rounds 10
 peers-cycles      | 60  | @build/tests/gpu/peers_gpu cycles p-cycles --ranks 2 --rounds 50
 peers-throughput  | 60  | @build/tests/gpu/peers_gpu throughput --ranks 2
+attention-test    | 120 | @build/tests/gpu/attention_gpu_test
 probe-quick       | 60  | @build/xstage probe --quick --out @out --force
 probe-host        | 180 | @build/xstage probe --peer host --out @out --force
+attention         | 300 | python3 bench/attention.py --library @build/libxstage_attention_c.so --out @out/attention.json --shapes all
 '
 
 usage() {
-  sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 

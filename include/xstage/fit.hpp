@@ -97,11 +97,10 @@ struct FitOptions {
 // a fit unless FitOptions::hold_out is false. `drain_rate` is the kind's rough_drain_rate.
 [[nodiscard]] bool is_held_out(const Sample& sample, double drain_rate) noexcept;
 
-// Samples of one point (same experiment, kind, K, B, directions, gap and what fills it) are one vote, whether they
-// are one aggregate row or a thousand raw ones; a point's value is the median of its rows. The
-// result does not depend on the order of the samples.
-// Throws Error(usage) on an empty or impossible set, naming the sample by its index; what the data
-// cannot say is in `unidentified`.
+// Samples of one point (same experiment, kind, K, B, directions, gap and what fills it) are one
+// vote, whether they are one aggregate row or a thousand raw ones; a point's value is the median of
+// its rows. The result does not depend on the order of the samples. Throws Error(usage) on an empty
+// or impossible set, naming the sample by its index; what the data cannot say is in `unidentified`.
 [[nodiscard]] Fit fit(std::span<const Sample> samples, const FitOptions& options = {});
 
 // Sets params.stages from capacity_at_k: the rows that hold an estimate. fit() has done it; readers

@@ -100,7 +100,7 @@ std::vector<Sample> merged(const std::vector<Sample>& samples, StoreKind kind, E
 // At most `count` of the values, spread over their range, the last one always.
 template <typename T>
 std::vector<T> spread(const std::set<T>& values, std::size_t count) {
-  const std::vector<T> all(values.begin(), values.end());
+  std::vector<T> all(values.begin(), values.end());
   if (all.size() <= count) return all;
   std::vector<T> some;
   for (std::size_t i = 0; i < count; ++i) some.push_back(all[i * (all.size() - 1) / (count - 1)]);

@@ -1,8 +1,7 @@
-#include "probe/mock_attention.cuh"
-
 #include <algorithm>
 #include <cstring>
 
+#include "probe/mock_attention.cuh"
 #include "probe/mock_attention.hpp"
 #include "probe/verify.cuh"
 
@@ -167,7 +166,9 @@ MockRun run_mock_attention(const Link& link, const MockSpec& spec) {
   run.tile_ns.assign(num_tiles, 0);
   run.tile_slowest_ns.assign(num_tiles, 0);
   for (std::size_t sm = 0; sm < num_sms; ++sm) {
-    const auto ns = [&](int field) { return static_cast<double>(all[sm * 4 + field]) / cycles_per_ns; };
+    const auto ns = [&](int field) {
+      return static_cast<double>(all[sm * 4 + field]) / cycles_per_ns;
+    };
     run.main_loop_ns += ns(0) / static_cast<double>(num_sms);
     run.computed_ns = std::max(run.computed_ns, ns(1));
     run.total_ns = std::max(run.total_ns, ns(2));

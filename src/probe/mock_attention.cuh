@@ -29,13 +29,13 @@ struct MockArgs {
   const char* source;                   // local memory, kGapSourceBytesPerSm a SM
   std::uint32_t num_tiles;              // of each SM
   std::uint32_t steps_per_tile;
-  std::uint32_t rounds_per_step;        // tensor-core rounds: the length of a step
+  std::uint32_t rounds_per_step;  // tensor-core rounds: the length of a step
   Send send;
   Owner owner;
   std::uint32_t seed;
   std::uint32_t* num_arrived;
   std::uint64_t* start_times_ns;
-  std::uint32_t* tile_cycles;           // [producer][tile]: length of the tile's main loop
+  std::uint32_t* tile_cycles;  // [producer][tile]: length of the tile's main loop
   // [producer][4]: cycles of all main loops; from the common start until the last tile was handed
   // over; until every byte had arrived; ns until then.
   std::uint64_t* times;
@@ -50,7 +50,7 @@ struct MockShared {
   std::uint32_t tile_cycles[kMaxTiles];
   std::uint64_t main_loop_cycles;
   std::uint64_t handed_over_cycles;
-  std::uint64_t sent_cycles;  // by the sender: everything has arrived
+  std::uint64_t sent_cycles;    // by the sender: everything has arrived
   volatile std::uint32_t step;  // main-loop steps done, for a sender that is not a consumer
 };
 
@@ -78,8 +78,9 @@ __device__ inline device::LinearDestination mock_destination(const MockArgs& arg
           static_cast<std::uint64_t>(tile) * kTileBytes};
 }
 
-// One thread of the spare warp: takes filled slots, sends as the pacer allows. A slot goes back to the consumers
-// once its parcel has been sent and read; that is due one whole tile after it was posted.
+// One thread of the spare warp: takes filled slots, sends as the pacer allows. A slot goes back to
+// the consumers once its parcel has been sent and read; that is due one whole tile after it was
+// posted.
 __device__ inline void run_mock_sender(const MockArgs& args, MockShared& shared, char* slots,
                                        MockOutbox::Storage& parcels) {
   const device::Role role{0, 1, 0};

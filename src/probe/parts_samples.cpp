@@ -13,7 +13,7 @@ constexpr double kNoiseLimit = 0.01;  // standard error of the mean of rounds, r
 
 const StoreKind kModelKinds[] = {StoreKind::register16, StoreKind::bulk, StoreKind::tensor};
 
-std::vector<double> bytes_or(const ProbeOptions& options, std::vector<double> fallback) {
+std::vector<double> bytes_or(const ProbeOptions& options, const std::vector<double>& fallback) {
   return options.bytes.empty() ? fallback : options.bytes;
 }
 

@@ -16,7 +16,8 @@ double mean_of(const std::vector<double>& values) {
 
 double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+  const double at = share * static_cast<double>(values.size() - 1);
+  return values[static_cast<std::size_t>(std::lround(at))];
 }
 
 // Calls visit(burst, producer) for every burst that starts in the window and is not the last one.
