@@ -74,7 +74,7 @@ XSTAGE_HOST_DEVICE constexpr std::uint32_t num_chunks(std::uint32_t bytes,
                                                       std::uint32_t chunk_bytes) noexcept {
   if (bytes == 0) return 0;
   if (chunk_bytes == 0 || chunk_bytes >= bytes) return 1;
-  return (bytes + chunk_bytes - 1) / chunk_bytes;
+  return (bytes - 1) / chunk_bytes + 1;
 }
 
 }  // namespace xstage
