@@ -197,8 +197,9 @@ __device__ inline void bulk_reduce_add(std::uint32_t* global_dst, const std::uin
                                   cuda::ptx::op_add, global_dst, shared_src, bytes);
 #endif
 }
-// Stores the box of a 2-D tensor map whose first element is (column, row). Rows and columns outside
-// the tensor are clipped, so a start row may be negative.
+// Stores the box of a 2-D tensor map whose first element is (column, row). What lies past the
+// tensor's end is clipped. A negative start is legal in loads alone: here it ends the kernel with
+// an illegal instruction.
 __device__ inline void tensor_store_2d(const void* tensor_map, std::int32_t column,
                                        std::int32_t row, const void* shared_src) {
 #if XSTAGE_HAS_TMA
