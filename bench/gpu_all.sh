@@ -21,6 +21,11 @@ peers-processes   | 120 | @build/tests/gpu/peers_gpu p-exchange p-kill p-stop p-
 peers-cycles      | 60  | @build/tests/gpu/peers_gpu cycles p-cycles --ranks 2 --rounds 50
 peers-throughput  | 60  | @build/tests/gpu/peers_gpu throughput --ranks 2
 attention-test    | 120 | @build/tests/gpu/attention_gpu_test
+outbox            | 60  | @build/tests/gpu/outbox_gpu_test
+outbox-decisions  | 60  | @build/tests/gpu/outbox_decisions_gpu_test
+store-kinds       | 60  | @build/tests/gpu/store_kinds_gpu_test
+memory-model      | 60  | @build/tests/gpu/memory_model_gpu_test
+waits             | 60  | @build/tests/gpu/wait_gpu_test
 probe-quick       | 60  | @build/xstage probe --quick --out @out --force
 probe-host        | 180 | @build/xstage probe --peer host --out @out --force
 attention         | 300 | python3 bench/attention.py --library @build/libxstage_attention_c.so --out @out/attention.json --shapes all
