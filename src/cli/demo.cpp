@@ -14,6 +14,7 @@
 #include "io/report.hpp"
 #include "io/text.hpp"
 #include "xstage/error.hpp"
+#include "xstage/plan.hpp"
 #include "xstage/topology.hpp"
 #include "xstage/version.hpp"
 
@@ -71,7 +72,7 @@ std::string fit_line(const KindFit& kind) {
 
 std::string held_out_line(const KindFit& kind) {
   const HeldOut& h = *kind.held_out;
-  return fmt::format("{:<11} {:>2} points   burst-gap {} %   unbounded {} %   coupled {} %",
+  return fmt::format("{:<11} {:>2} points   burst-gap {}   unbounded {}   coupled {}",
                      to_string(kind.params.kind), h.burst_gap.num_points,
                      median_and_p95(h.burst_gap), median_and_p95(h.unbounded),
                      median_and_p95(h.coupled));
@@ -90,6 +91,42 @@ std::string worst_line(const std::vector<KindFit>& kinds) {
                      to_string(worst->params.kind), worst->held_out->burst_gap.worst_point);
 }
 
+struct DemoPlan {
+  const char* workload;
+  int num_ranks;
+};
+constexpr DemoPlan kDemoPlans[] = {{"flux.1-dev-1024", 2}, {"hunyuanimage-3-moe-fp8", 8}};
+
+// What the fitted link is worth: plans of two workloads that ship.
+std::vector<Plan> make_plans(const LinkProfile& profile) {
+  std::vector<Plan> plans;
+  const TileCosts costs = read_costs(find_costs(""));
+  for (const auto& [workload, num_ranks] : kDemoPlans) {
+    plans.push_back(plan(read_workload(find_workload(workload)), profile, costs, num_ranks));
+  }
+  return plans;
+}
+
+std::string plan_line(const Plan& plan) {
+  const Candidate& chosen = plan.chosen();
+  return fmt::format("{} on {} GPUs: {}; {:.1f} of {:.0f} us exposed", plan.workload,
+                     plan.num_ranks, chosen.name, chosen.exposed_ns / 1e3, chosen.total_ns / 1e3);
+}
+
+io::ReportTable plan_table(const Plan& plan) {
+  io::ReportTable table;
+  table.title = fmt::format("Plan: {} on {} GPUs", plan.workload, plan.num_ranks);
+  table.note = fmt::format("{}. Choice: {}.{}", plan.shape, plan.reason,
+                           plan.estimated ? " Tile costs are an estimate, not measured." : "");
+  table.columns = {"candidate", "us", "exposed us", "no faster than", "held by"};
+  for (const auto& c : plan.candidates) {
+    table.rows.push_back({c.name, fmt::format("{:.1f}", c.total_ns / 1e3),
+                          fmt::format("{:.1f}", c.exposed_ns / 1e3),
+                          fmt::format("{:.1f}", c.bound_ns / 1e3), c.held_by});
+  }
+  return table;
+}
+
 // Why shipped numbers are shown, and of which machine.
 std::string origin_line(const Topology& topology, const SampleFile& samples) {
   const std::string date = samples.provenance.date.empty() ? "" : ", " + samples.provenance.date;
@@ -99,7 +136,7 @@ std::string origin_line(const Topology& topology, const SampleFile& samples) {
 }
 
 void write_outputs(const DemoOptions& options, LinkProfile& profile, const SampleFile& samples,
-                   const std::string& origin) {
+                   const std::vector<Plan>& plans, const std::string& origin) {
   std::error_code error;
   fs::create_directories(options.out, error);
   if (error) {
@@ -114,6 +151,7 @@ void write_outputs(const DemoOptions& options, LinkProfile& profile, const Sampl
   io::Report report;
   report.profile = profile;
   report.samples = samples.samples;
+  for (const auto& plan : plans) report.tables.push_back(plan_table(plan));
   report.origin = origin;
   report.generated = fmt::format("{}, xstage {} ({}).", utc_now(), version(), source_commit());
   write_text_file(folder / "report.html", io::render_report(report), overwrite);
@@ -133,14 +171,14 @@ int run_demo(const DemoOptions& options, Console& console) {
   stamp(profile.provenance, console.command_line);
   profile.samples_file = shown(path);
 
-  console.print("[1/3] samples   {}, {} rows, {} store kinds\n", shown(path),
+  console.print("[1/4] samples   {}, {} rows, {} store kinds\n", shown(path),
                 samples.samples.size(), profile.kinds.size());
-  const char* label = "[2/3] fit    ";
+  const char* label = "[2/4] fit    ";
   for (const auto& kind : profile.kinds) {
     console.print("{}   {}\n", label, fit_line(kind));
     label = "             ";
   }
-  label = "[3/3] held out";
+  label = "[3/4] held out";
   for (const auto& kind : profile.kinds) {
     if (!kind.held_out) continue;
     console.print("{}  {}\n", label, held_out_line(kind));
@@ -149,8 +187,14 @@ int run_demo(const DemoOptions& options, Console& console) {
   console.print("                error in % of the period, median / p95;  {}\n",
                 worst_line(profile.kinds));
   console.flush();
+  const std::vector<Plan> plans = make_plans(profile);
+  label = "[4/4] plans   ";
+  for (const auto& plan : plans) {
+    console.print("{}  {}\n", label, plan_line(plan));
+    label = "              ";
+  }
 
-  write_outputs(options, profile, samples, origin);
+  write_outputs(options, profile, samples, plans, origin);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const fs::path folder = options.out;
   console.print("report          {}   opens offline, {:.1f} s{}\n",

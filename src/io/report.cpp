@@ -50,7 +50,7 @@ std::string kind_cards(const KindFit& kind, int num_sms) {
   }
   const int count = num_sms > 0 ? num_sms : 1;
   const Prediction tile = predict(p, {count, kTileBytes, 0});
-  html += card("32 KiB, empty stage", format_time(tile.t0_ns), "issue time, nobody in the way");
+  html += card("32 KiB, empty stage", format_time(tile.t0_ns), "issue time, one SM alone");
   html +=
       card("32 KiB, no gap", format_time(tile.issue_ns), fmt::format("issue time, {} SMs", count));
   html += card("gap without waiting", format_time(tile.onset_gap_ns),

@@ -376,7 +376,8 @@ TEST_F(Cli, DemoShowsTheWholeWay) {
   const auto outcome =
       run_tool({"demo", "--out", path("demo")}, {.environment = {"CUDA_VISIBLE_DEVICES="}});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* part : {"samples", "fit", "held out", "not this machine", "report.html"}) {
+  for (const char* part : {"[1/4] samples", "[2/4] fit", "[3/4] held out", "[4/4] plans",
+                           "not this machine", "report.html"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
   EXPECT_THAT(last_line(outcome.out), StartsWith("next: xstage predict"));
