@@ -205,7 +205,7 @@ TEST(SampleFile, RoundTripKeepsEverything) {
 }
 
 TEST(SampleFile, ShippedSamplesAreSound) {
-  const auto file = read_samples(fs::path(XSTAGE_SOURCE_DIR) / "profiles" / "h200-nv18.csv");
+  const auto file = read_samples(fs::path(XSTAGE_SOURCE_DIR) / "tests" / "data" / "h200-nv18-aggregates.csv");
   EXPECT_EQ(file.samples.size(), 236u);
   EXPECT_THAT(file.warnings, IsEmpty());
 }

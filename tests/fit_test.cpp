@@ -298,7 +298,7 @@ TEST(Fit, KindsAreApart) {
 
 // The bars of the project on the measurements that ship with it.
 TEST(ShippedSamples, MeetTheAccuracyBars) {
-  const SampleFile file = read_samples(XSTAGE_SOURCE_DIR "/profiles/h200-nv18.csv");
+  const SampleFile file = read_samples(XSTAGE_SOURCE_DIR "/tests/data/h200-nv18-aggregates.csv");
   const Fit result = fit(file.samples);
   ASSERT_EQ(result.kinds.size(), 2u);
   for (const KindFit& kind : result.kinds) {

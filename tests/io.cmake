@@ -12,8 +12,8 @@ endif()
 # Fuzz targets. With clang, XSTAGE_FUZZ=ON builds them for libFuzzer; otherwise ctest runs a fixed
 # number of deterministic mutations of the shipped files.
 option(XSTAGE_FUZZ "Build the fuzz targets for libFuzzer (needs clang)" OFF)
-set(fuzz_corpus_samples ${PROJECT_SOURCE_DIR}/profiles/h200-nv18.csv
-    ${PROJECT_SOURCE_DIR}/profiles/h200-host-pcie5.csv)
+set(fuzz_corpus_samples ${PROJECT_SOURCE_DIR}/tests/data/h200-nv18-aggregates.csv
+    ${PROJECT_SOURCE_DIR}/tests/data/h200-host-pcie5-aggregates.csv)
 set(fuzz_corpus_link ${PROJECT_SOURCE_DIR}/tests/cli/link.json)
 foreach(target IN ITEMS samples link)
   if(XSTAGE_FUZZ)
