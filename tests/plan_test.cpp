@@ -86,7 +86,7 @@ TEST(Plan, FluxOnTwoRanksHidesTheExchange) {
   EXPECT_TRUE(p.chosen().split_tail);
   EXPECT_NEAR(p.sent_bytes, 2304.0 * 12 * 128 * 2, 1);
   EXPECT_LT(p.chosen().exposed_ns, 0.02 * p.chosen().total_ns);
-  EXPECT_EQ(p.chosen().send.kind, StoreKind::bulk);
+  EXPECT_EQ(p.chosen().send.kind, StoreKind::tensor);  // rows of 256 bytes, pitched
   EXPECT_GT(named(p, "serial, NCCL + permutes").total_ns, named(p, "serial, copy engine").total_ns);
   EXPECT_GT(named(p, "completion-coupled").exposed_ns, p.chosen().exposed_ns);
   EXPECT_TRUE(p.estimated);
