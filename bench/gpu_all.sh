@@ -16,6 +16,11 @@ set -u
 # The command runs in the repository root; @build is BUILD_DIR, @out the entry's own folder.
 entries='
 doctor            | 30  | @build/xstage doctor --json
+outbox            | 60  | @build/tests/gpu/outbox_gpu_test
+outbox-decisions  | 60  | @build/tests/gpu/outbox_decisions_gpu_test
+store-kinds       | 60  | @build/tests/gpu/store_kinds_gpu_test
+memory-model      | 60  | @build/tests/gpu/memory_model_gpu_test
+wait              | 60  | @build/tests/gpu/wait_gpu_test
 peers             | 300 | @build/tests/gpu/peers_gpu machine exchange graph delay deadline abort side emulated adopted --ranks 1,2,3,4,8 --rounds 50
 peers-processes   | 120 | @build/tests/gpu/peers_gpu p-exchange p-kill p-stop p-doctor --ranks 2,3 --rounds 10
 peers-cycles      | 60  | @build/tests/gpu/peers_gpu cycles p-cycles --ranks 2 --rounds 50

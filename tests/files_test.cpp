@@ -205,9 +205,18 @@ TEST(SampleFile, RoundTripKeepsEverything) {
 }
 
 TEST(SampleFile, ShippedSamplesAreSound) {
-  const auto file = read_samples(fs::path(XSTAGE_SOURCE_DIR) / "tests" / "data" / "h200-nv18-aggregates.csv");
-  EXPECT_EQ(file.samples.size(), 236u);
-  EXPECT_THAT(file.warnings, IsEmpty());
+  for (const char* name : {"h200-nv18", "h200-host-pcie5"}) {
+    const fs::path folder = fs::path(XSTAGE_SOURCE_DIR) / "profiles";
+    const auto file = read_samples(folder / (std::string(name) + ".csv"));
+    EXPECT_GT(file.samples.size(), 50u);
+    EXPECT_THAT(file.warnings, IsEmpty());
+    EXPECT_EQ(file.name, name);
+    EXPECT_EQ(file.source.num_sms, 132);
+    EXPECT_THAT(file.provenance.date, Not(IsEmpty()));
+    const auto link = read_link(folder / (std::string(name) + ".json"));
+    EXPECT_THAT(link.warnings, IsEmpty());
+    EXPECT_EQ(link.profile.name, name);
+  }
 }
 
 TEST(SampleFile, UnknownColumnsAreNamedAndNotRead) {

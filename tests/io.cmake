@@ -7,6 +7,9 @@ if(TARGET xstage)
   xstage_add_test(cli_test SOURCES cli/cli_test.cpp LIBRARIES xstage::io nlohmann_json::nlohmann_json)
   target_compile_definitions(cli_test PRIVATE XSTAGE_TOOL_PATH="$<TARGET_FILE:xstage>")
   add_dependencies(cli_test xstage)
+  xstage_add_test(plan_cli_test SOURCES cli/plan_cli_test.cpp LIBRARIES xstage::io nlohmann_json::nlohmann_json)
+  target_compile_definitions(plan_cli_test PRIVATE XSTAGE_TOOL_PATH="$<TARGET_FILE:xstage>")
+  add_dependencies(plan_cli_test xstage)
 endif()
 
 # Fuzz targets. With clang, XSTAGE_FUZZ=ON builds them for libFuzzer; otherwise ctest runs a fixed

@@ -460,6 +460,16 @@ TEST(Simulate, RefusesImpossibleMachines) {
   EXPECT_EQ(run(m), ErrorCategory::usage);
 }
 
+TEST(Simulate, RefusesImpossibleBursts) {
+  for (const double bytes : {0.0, -5.0, std::nan(""), 1e12}) {
+    EXPECT_EQ(category_of([&] {
+                (void)simulate_bursts(machine(1, 8'000), {1, bytes, 0}, 2, BurstStart::aligned);
+              }),
+              ErrorCategory::usage)
+        << bytes;
+  }
+}
+
 TEST(Simulate, SaysWhenItReachesItsLimit) {
   SimOptions options;
   options.max_events = 100;

@@ -103,7 +103,8 @@ XSTAGE_HOST_DEVICE constexpr std::int32_t experts_per_wave(const MoeTiling& tili
                                                            std::int32_t max_blocks = 0) noexcept {
   const std::int32_t all = tiling.num_experts;
   if (tokens_per_expert < 1.0) return all;
-  const auto tokens = static_cast<std::int32_t>(tokens_per_expert + 0.5);
+  const auto whole = static_cast<std::int32_t>(tokens_per_expert);
+  const std::int32_t tokens = whole + (tokens_per_expert - whole >= 0.5 ? 1 : 0);
   const std::int32_t blocks = (tokens + tiling.block_m - 1) / tiling.block_m;
   const std::int32_t tasks = blocks * tiling.num_columns1;
   const std::int32_t limit =

@@ -109,7 +109,7 @@ std::vector<Plan> make_plans(const LinkProfile& profile) {
 
 std::string plan_line(const Plan& plan) {
   const Candidate& chosen = plan.chosen();
-  return fmt::format("{} on {} GPUs: {}; {:.1f} of {:.0f} us exposed", plan.workload,
+  return fmt::format("{}, {} GPUs: {}, {:.1f}/{:.0f} us exposed", plan.workload,
                      plan.num_ranks, chosen.name, chosen.exposed_ns / 1e3, chosen.total_ns / 1e3);
 }
 

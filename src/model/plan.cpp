@@ -67,26 +67,28 @@ Setting make_setting(const LinkProfile& link, const TileCosts& costs, int num_ra
   if (options.drain_rate) {
     require("link rate", *options.drain_rate, 1e-3, 1e5, "0.001..100000 B/ns");
     machine.link.drain_rate = *options.drain_rate;
-    plan.notes.push_back("what-if: the link drains " + printed("%.4g GB/s", *options.drain_rate));
+    plan.notes.emplace_back("what-if: the link drains " +
+                            printed("%.4g GB/s", *options.drain_rate));
   }
   if (options.capacity_bytes) {
     require("capacity", *options.capacity_bytes, 64, 1e12, "64 B..1 TB per SM");
     machine.link.capacity_mean_bytes = *options.capacity_bytes;
-    plan.notes.push_back("what-if: the stage takes " +
-                         printed("%.1f KiB per SM", *options.capacity_bytes / 1024));
+    plan.notes.emplace_back("what-if: the stage takes " +
+                            printed("%.1f KiB per SM", *options.capacity_bytes / 1024));
   }
   setting.can_simulate = machine.link.capacity_mean_bytes || machine.link.capacity_slowest_bytes;
   if (!setting.can_simulate) {
-    plan.notes.push_back(
+    plan.notes.emplace_back(
         "the profile has no stage capacity: closed forms only, stalls of bursts are not in them");
   }
   if (link.destination.type != Endpoint::Type::gpu) {
-    plan.notes.push_back("profile " + link.name + " ends in " + link.destination.name +
-                         ", not in a GPU: a stand-in for a slow link");
+    plan.notes.emplace_back("profile " + link.name + " ends in " + link.destination.name +
+                            ", not in a GPU: a stand-in for a slow link");
   }
   if (link.source.num_sms > 0 && link.source.num_sms != costs.num_sms) {
-    plan.notes.push_back("tile costs are for " + std::to_string(costs.num_sms) +
-                         " SMs, the link was measured with " + std::to_string(link.source.num_sms));
+    plan.notes.emplace_back("tile costs are for " + std::to_string(costs.num_sms) +
+                            " SMs, the link was measured with " +
+                            std::to_string(link.source.num_sms));
   }
   return setting;
 }
@@ -131,7 +133,7 @@ Plan plan(const Workload& workload, const LinkProfile& link, const TileCosts& co
     planning::plan_moe(std::get<MoeWorkload>(workload.op), costs, setting, options, result);
   }
   if (num_ranks > 2) {
-    result.notes.push_back("above 2 ranks: extrapolated, fan-in has not been measured");
+    result.notes.emplace_back("above 2 ranks: extrapolated, fan-in has not been measured");
   }
   return result;
 }

@@ -314,18 +314,18 @@ class AttentionPlanner {
     char text[160];
     const int num_sms = setting_.machine.num_sms;
     if (shape_.num_tiles < num_sms) {
-      plan_.notes.push_back("less than a wave: " + std::to_string(shape_.num_tiles) + " tiles on " +
-                            std::to_string(num_sms) + " SMs leave nothing to hide behind; " +
-                            in_us(best.exposed_ns) + " of " + in_us(best.total_ns) +
-                            " stay exposed");
+      plan_.notes.emplace_back("less than a wave: " + std::to_string(shape_.num_tiles) +
+                               " tiles on " + std::to_string(num_sms) +
+                               " SMs leave nothing to hide behind; " + in_us(best.exposed_ns) +
+                               " of " + in_us(best.total_ns) + " stay exposed");
     }
     if (plan_.drain_ns > best.compute_ns) {
-      plan_.notes.push_back(
+      plan_.notes.emplace_back(
           "demand above R: the exchange takes longer than attention, no order hides it");
     } else if (plan_.drain_ns < 0.01 * best.compute_ns) {
-      plan_.notes.push_back("compute-bound: the exchange is " +
-                            in_percent(plan_.drain_ns / best.compute_ns) +
-                            " of attention, little can be gained over an ideal copy");
+      plan_.notes.emplace_back("compute-bound: the exchange is " +
+                               in_percent(plan_.drain_ns / best.compute_ns) +
+                               " of attention, little can be gained over an ideal copy");
     }
     if (w_.num_heads % plan_.num_ranks != 0) {
       std::snprintf(text, sizeof text, "%d heads on %d ranks: the busiest has %d, the mean is %.2f",
@@ -334,12 +334,12 @@ class AttentionPlanner {
       plan_.notes.emplace_back(text);
     }
     if (w_.num_kv_heads > 0 && w_.num_kv_heads < plan_.num_ranks) {
-      plan_.notes.push_back(std::to_string(w_.num_kv_heads) + " key/value heads on " +
-                            std::to_string(plan_.num_ranks) + " ranks: each is held by several");
+      plan_.notes.emplace_back(std::to_string(w_.num_kv_heads) + " key/value heads on " +
+                               std::to_string(plan_.num_ranks) + " ranks: each is held by several");
     }
     if (!simulate_ && setting_.can_simulate) {
-      plan_.notes.push_back("more than " + std::to_string(options_.max_simulated_tiles) +
-                            " tiles: closed forms only");
+      plan_.notes.emplace_back("more than " + std::to_string(options_.max_simulated_tiles) +
+                               " tiles: closed forms only");
     }
   }
 

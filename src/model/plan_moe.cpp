@@ -256,21 +256,21 @@ class MoePlanner {
       plan_.reason = best.name + ", " + text + round;
     }
     if (plan_.drain_ns > shape_.compute_ns) {
-      plan_.notes.push_back("demand above R: the bytes need " + in_us(plan_.drain_ns) +
-                            " at R, the tensor cores " + in_us(shape_.compute_ns) +
-                            "; only fewer bytes help (a token once per rank: " +
-                            in_percent(routing_.unique_share) + " of them)");
+      plan_.notes.emplace_back("demand above R: the bytes need " + in_us(plan_.drain_ns) +
+                               " at R, the tensor cores " + in_us(shape_.compute_ns) +
+                               "; only fewer bytes help (a token once per rank: " +
+                               in_percent(routing_.unique_share) + " of them)");
     } else if (plan_.drain_ns < 0.01 * shape_.compute_ns) {
-      plan_.notes.push_back("compute-bound: the exchange is " +
-                            in_percent(plan_.drain_ns / shape_.compute_ns) + " of the work");
+      plan_.notes.emplace_back("compute-bound: the exchange is " +
+                               in_percent(plan_.drain_ns / shape_.compute_ns) + " of the work");
     }
     if (shape_.tasks < 2.0 * setting_.machine.num_sms) {
-      plan_.notes.push_back("few tasks: " + std::to_string(static_cast<long>(shape_.tasks)) +
-                            " on " + std::to_string(setting_.machine.num_sms) +
-                            " SMs, nothing to hide behind");
+      plan_.notes.emplace_back("few tasks: " + std::to_string(static_cast<long>(shape_.tasks)) +
+                               " on " + std::to_string(setting_.machine.num_sms) +
+                               " SMs, nothing to hide behind");
     }
     if (plan_.num_ranks > 2 && simulate_) {
-      plan_.notes.push_back("the two busiest ranks are simulated, with the traffic of all");
+      plan_.notes.emplace_back("the two busiest ranks are simulated, with the traffic of all");
     }
     if (!simulate_ && setting_.can_simulate)
       plan_.notes.emplace_back("too many tasks to simulate: closed forms only");

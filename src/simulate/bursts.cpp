@@ -62,8 +62,8 @@ BurstTrace simulate_bursts(const SimMachine& machine, const Burst& burst, int nu
                                           ": legal 1.." + std::to_string(machine.num_sms));
   }
   if (machine.num_gpus < 2) throw Error(ErrorCategory::usage, "bursts need two GPUs");
-  if (!(burst.bytes >= 1) || burst.bytes > 1e12)
-    throw Error(ErrorCategory::usage, "bytes of a burst: legal 1..1e12");
+  if (!(burst.bytes >= 1) || burst.bytes > 268'435'456.0)
+    throw Error(ErrorCategory::usage, "bytes of a burst: legal 1..268435456");
   BurstProgram program(machine, burst, num_bursts, start);
   SimSender sender;
   sender.owner = SendOwner::main_role;

@@ -4,11 +4,16 @@
 #include <stdexcept>
 #include <string>
 
+#include "xstage/error.hpp"
+
 namespace xstage::sim {
 namespace {
 
 // More than any run sends; an unbounded stage.
 constexpr std::int64_t kUnbounded = std::int64_t{1} << 60;
+
+// Keeps bytes x picoseconds of a message within 64 bits.
+constexpr std::int64_t kMaxMessageBytes = std::int64_t{1} << 28;
 
 std::int64_t capacity_of(const LinkParams& link) {
   const double bytes = link.capacity_mean_bytes.value_or(link.capacity_slowest_bytes.value_or(0));
@@ -97,6 +102,9 @@ void Network::append(std::int32_t index, std::int32_t destination, std::int64_t 
   const auto size = static_cast<double>(bytes);
   if (is_responder(stage)) {
     message.issue = 0;
+  } else if (bytes > kMaxMessageBytes) {
+    throw Error(ErrorCategory::usage, "a message of " + std::to_string(bytes) +
+                                          " bytes: legal 1.." + std::to_string(kMaxMessageBytes));
   } else if (stage.waiting == 0) {
     message.issue = from_ns(issue_time_empty(link_, size));
   } else {
