@@ -47,6 +47,9 @@ class Console {
   // and only after the first two seconds.
   void progress(std::string_view message);
 
+  // Another process speaks for all: nothing more goes to stdout.
+  void hush() { stdout_closed_ = true; }
+
   void flush();   // writes what was printed so far
   void finish();  // writes the rest, the next step, the JSON
   // An error: one line on stderr, in JSON also on stdout.

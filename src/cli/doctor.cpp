@@ -157,7 +157,10 @@ int run_doctor(const DoctorOptions& options, Console& console) {
     topology = gather_topology(group, topology);
   }
   const Verdict verdict = judge(topology);
-  if (launch.rank != 0) return verdict.exit_code;
+  if (launch.rank != 0) {
+    console.hush();
+    return verdict.exit_code;
+  }
   console.next(verdict.next);
   if (topology.gpus.empty()) {
     throw Error(static_cast<ErrorCategory>(verdict.exit_code), verdict.summary);

@@ -89,8 +89,8 @@ double rate(const Target& target, std::size_t bytes, std::uint32_t num_passes) {
   return quantile(rates, 0.5);
 }
 
-constexpr const char* kKinds[] = {"register16", "register8", "register4",
-                                  "red",        "bulk",      "bulk_reduce"};
+constexpr const char* kKinds[] = {"register16", "register8",   "register4", "red",
+                                  "bulk",       "bulk_reduce", "tensor"};
 constexpr std::size_t kNumKinds = std::size(kKinds);
 using Rates = std::vector<double>;  // by kind
 
