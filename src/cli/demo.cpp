@@ -109,8 +109,8 @@ std::vector<Plan> make_plans(const LinkProfile& profile) {
 
 std::string plan_line(const Plan& plan) {
   const Candidate& chosen = plan.chosen();
-  return fmt::format("{}, {} GPUs: {}, {:.1f}/{:.0f} us exposed", plan.workload,
-                     plan.num_ranks, chosen.name, chosen.exposed_ns / 1e3, chosen.total_ns / 1e3);
+  return fmt::format("{}, {} GPUs: {}, {:.1f}/{:.0f} us exposed", plan.workload, plan.num_ranks,
+                     chosen.name, chosen.exposed_ns / 1e3, chosen.total_ns / 1e3);
 }
 
 io::ReportTable plan_table(const Plan& plan) {
