@@ -20,9 +20,13 @@ import sys
 import threading
 import time
 
-import torch
-import torch.nn.functional as functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    import torch.nn.functional as functional
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError as error:
+    print(f"attention.py: not possible here: {error}", file=sys.stderr)
+    sys.exit(3)
 
 
 class Call(ctypes.Structure):
@@ -259,6 +263,9 @@ def main():
     parser.add_argument("--flash", action="store_true", help="also SDPA's flash backend")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        print("attention.py: not possible here: no sm_90 GPU", file=sys.stderr)
+        sys.exit(3)
     start = time.monotonic()
     libraries = []
     for text in args.library:

@@ -322,11 +322,11 @@ struct Consumer {
   __device__ __forceinline__ void run() {
     if (group == 1) pass_turn();  // group 0 has the first turn
     Scores s;
-    begin(take_item(shared, 0), s);
+    begin(take_item<0>(shared, 0), s);
     dev::wgmma_wait<0>();
     dev::pin_registers(s);
     for (std::uint32_t item_idx = 0;; ++item_idx) {
-      const AttentionItem& item = take_item(shared, item_idx);
+      const AttentionItem& item = take_item<0>(shared, item_idx);
       if (item.num_key_blocks == kEndOfWork) break;
       const int row = first_row(item, group);
       Rows o;
@@ -334,7 +334,7 @@ struct Consumer {
       if (item.num_key_blocks > 0) {
         compute(item, row, s, o, stats);
         // The next item's first product runs beside this one's last and its epilogue.
-        begin(take_item(shared, item_idx + 1), s);
+        begin(take_item<0>(shared, item_idx + 1), s);
         dev::wgmma_wait<1>();
         dev::pin_registers(o);
         release(&shared.v_empty[(num_kv - 1) % kNumStages]);
@@ -342,7 +342,7 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < Traits::kHeadDim / 2; ++i) o[i] = 0.f;
         stats = {{-INFINITY, -INFINITY}, {0.f, 0.f}};
-        begin(take_item(shared, item_idx + 1), s);
+        begin(take_item<0>(shared, item_idx + 1), s);
       }
       finish(item, item_idx, row, o, stats);
       dev::wgmma_wait<0>();

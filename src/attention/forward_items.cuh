@@ -63,23 +63,34 @@ class ItemSource {
   int position_;
 };
 
+// How long producers sleep between looks. The loader's bytes are wanted within a microsecond or
+// two, a sender's buffer a whole tile later.
+inline constexpr int kLoaderSleepNs = 32;
+inline constexpr int kSenderSleepNs = 500;
+
 // The loader computes an item once (divisions are slow) and hands it to the other roles through a
 // ring in shared memory.
 template <class Traits>
 __device__ __forceinline__ void publish_item(ForwardShared<Traits>& shared, std::uint32_t item_idx,
                                              const AttentionItem& item) {
   const std::uint32_t slot = item_idx % kNumItemSlots;
-  dev::mbarrier_wait(&shared.item_empty[slot], (item_idx / kNumItemSlots + 1) & 1);
+  dev::mbarrier_wait_asleep<kLoaderSleepNs>(&shared.item_empty[slot],
+                                            (item_idx / kNumItemSlots + 1) & 1);
   shared.items[slot] = item;
   dev::mbarrier_arrive(&shared.item_full[slot]);
 }
 
-// Item `item_idx`, until the reading warp gives it back.
-template <class Traits>
+// Item `item_idx`, until the reading warp gives it back. kSleepNs 0: wait without sleeping.
+template <int kSleepNs, class Traits>
 __device__ __forceinline__ const AttentionItem& take_item(ForwardShared<Traits>& shared,
                                                           std::uint32_t item_idx) {
   const std::uint32_t slot = item_idx % kNumItemSlots;
-  dev::mbarrier_wait(&shared.item_full[slot], item_idx / kNumItemSlots & 1);
+  const std::uint32_t parity = item_idx / kNumItemSlots & 1;
+  if constexpr (kSleepNs > 0) {
+    dev::mbarrier_wait_asleep<kSleepNs>(&shared.item_full[slot], parity);
+  } else {
+    dev::mbarrier_wait(&shared.item_full[slot], parity);
+  }
   return shared.items[slot];
 }
 

@@ -43,14 +43,14 @@ __device__ __forceinline__ void run_loader(const ForwardParams& params,
                              std::uint64_t* empty, const CUtensorMap* map, std::uint32_t count,
                              int block) {
       const std::uint32_t stage = count % kNumStages;
-      dev::mbarrier_wait(&empty[stage], (count / kNumStages + 1) & 1);
+      dev::mbarrier_wait_asleep<kLoaderSleepNs>(&empty[stage], (count / kNumStages + 1) & 1);
       load_panels<Traits>(ring[stage], Traits::kKeyPanelBytes, map, &full[stage], kv_head,
                           block * Traits::kBlockKeys, batch, often);
     };
     const int last = item.first_key_block + item.num_key_blocks - 1;
     load_kv(shared.k, shared.k_full, shared.k_empty, &params.k, num_kv, last);
     for (int group = 0; group < kNumGroups; ++group) {
-      dev::mbarrier_wait(&shared.q_empty[group], (num_q + 1) & 1);
+      dev::mbarrier_wait_asleep<kLoaderSleepNs>(&shared.q_empty[group], (num_q + 1) & 1);
       load_panels<Traits>(shared.q[group], Traits::kGroupPanelBytes, &params.q,
                           &shared.q_full[group], item.tile.head, first_row(item, group), batch,
                           once);
@@ -83,9 +83,9 @@ template <class Traits>
 __device__ __forceinline__ void run_sender(const ForwardParams& params,
                                            ForwardShared<Traits>& shared, int group) {
   for (std::uint32_t item_idx = 0;; ++item_idx) {
-    const AttentionItem& item = take_item(shared, item_idx);
+    const AttentionItem& item = take_item<kSenderSleepNs>(shared, item_idx);
     if (item.num_key_blocks == kEndOfWork) break;
-    dev::mbarrier_wait(&shared.o_full[group], item_idx & 1);
+    dev::mbarrier_wait_asleep<kSenderSleepNs>(&shared.o_full[group], item_idx & 1);
     const bool is_valid = shared.o_valid[group] != 0;
     if (is_valid) {
       const int row = first_row(item, group);

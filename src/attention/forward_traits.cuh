@@ -21,8 +21,8 @@ struct ForwardTraits {
   static constexpr int kBlockKeys = block_keys(kHeadDim, kCausal);
   static constexpr int kNumPanels = kHeadDim / kSwizzleColumns;
   // Whether the exponentials have to be done before the wait for the P V product, see
-  // Consumer::finish_before_wait().
-  static constexpr bool kFinishBeforeWait = kCausal;
+  // Consumer::finish_before_wait(). Faster or slower, by measurement.
+  static constexpr bool kFinishBeforeWait = kCausal && kHeadDim == 128;
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 

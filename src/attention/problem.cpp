@@ -113,6 +113,14 @@ AttentionOrder make_order(const Problem& p, const AttentionOptions& options, int
     const std::int64_t all = static_cast<std::int64_t>(p.num_batches) * p.num_heads;
     order.heads_per_section = static_cast<std::int32_t>(std::min(heads, all));
   }
+  const AttentionOrder split(grid, shards, order);
+  if (split.num_tail_ctas() == 0) return split;
+  // Blocks that the last wave gets shorter by. Storing and adding up the parts costs about six.
+  constexpr std::int32_t kMinSavedBlocks = 6;
+  const std::int32_t blocks = ceil_div(grid.num_key_rows, grid.block_keys);
+  const std::int32_t share = ceil_div(split.num_tail_tiles() * blocks, split.num_tail_ctas());
+  if (blocks - share >= kMinSavedBlocks) return split;
+  order.split_tail = false;
   return AttentionOrder(grid, shards, order);
 }
 

@@ -18,6 +18,13 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, std::uint3
   }
 }
 
+// The same for a role that waits long and is in no hurry: between looks it sleeps, so that its
+// polling does not take issue slots from the warps that compute.
+template <int kSleepNs>
+__device__ __forceinline__ void mbarrier_wait_asleep(std::uint64_t* barrier, std::uint32_t parity) {
+  while (!mbarrier_try_wait(barrier, parity)) __nanosleep(kSleepNs);
+}
+
 // Counts towards a named barrier without waiting at it.
 __device__ __forceinline__ void named_barrier_arrive(std::uint32_t barrier_idx,
                                                      std::uint32_t num_threads) {

@@ -455,7 +455,7 @@ TEST(AttentionForwardCall, IgnoresWhatLiesBehindTheValidKeys) {
 
 TEST(AttentionForwardCall, CanBeCapturedAndReplayed) {
   REQUIRE_HOPPER();
-  const Case c{"graph", 1, 4608, 4608, 3, 3, 128};
+  const Case c{"graph", 1, 4608, 4608, 2, 2, 128};
   Call run(c);
   ASSERT_TRUE(run.is_split());
   run.poison();
@@ -483,7 +483,7 @@ TEST(AttentionForwardCall, CanBeCapturedAndReplayed) {
 // One workspace serves calls of different shapes on one stream.
 TEST(AttentionForwardCall, SharesAWorkspaceBetweenShapes) {
   REQUIRE_HOPPER();
-  const Case a{"a", 1, 4608, 4608, 3, 3, 128};
+  const Case a{"a", 1, 4608, 4608, 2, 2, 128};
   const Case b{"b", 1, 2048, 3000, 5, 5, 128};
   Call run_a(a);
   Call run_b(b);
