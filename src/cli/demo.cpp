@@ -107,6 +107,22 @@ std::vector<Plan> make_plans(const LinkProfile& profile) {
   return plans;
 }
 
+// The first workload against the number of GPUs, and its choice on two of them as a timeline.
+std::vector<io::Json> plan_charts(const LinkProfile& profile) {
+  const TileCosts costs = read_costs(find_costs(""));
+  const Workload workload = read_workload(find_workload(kDemoPlans[0].workload));
+  PlanOptions options;
+  options.keep_timelines = true;
+  std::vector<Plan> plans;
+  for (const int num_ranks : {2, 4, 8}) {
+    plans.push_back(plan(workload, profile, costs, num_ranks, options));
+  }
+  std::vector<io::Json> charts = {io::plan_ranks_chart(plans)};
+  const Timeline& timeline = plans.front().chosen().timeline;
+  if (!timeline.spans.empty()) charts.push_back(io::timeline_chart(timeline, 6));
+  return charts;
+}
+
 std::string plan_line(const Plan& plan) {
   const Candidate& chosen = plan.chosen();
   return fmt::format("{}, {} GPUs: {}, {:.1f}/{:.0f} us exposed", plan.workload, plan.num_ranks,
@@ -151,6 +167,7 @@ void write_outputs(const DemoOptions& options, LinkProfile& profile, const Sampl
   io::Report report;
   report.profile = profile;
   report.samples = samples.samples;
+  report.plan_charts = plan_charts(profile);
   for (const auto& plan : plans) report.tables.push_back(plan_table(plan));
   report.origin = origin;
   report.generated = fmt::format("{}, xstage {} ({}).", utc_now(), version(), source_commit());

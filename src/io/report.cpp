@@ -206,6 +206,16 @@ std::string chart_section(const Report& report, Charts& charts) {
         "sits in or near the SM.</p>" +
         grid + capacity + "</div>\n";
   }
+  if (!report.plan_charts.empty()) {
+    html +=
+        "<h2>Plans</h2><p>What the exchange of results adds to a kernel, by the order and the pace "
+        "in which tiles are sent, and when the first SMs compute and send. Dashed: references, not "
+        "to run. Simulated with this link; serial exchanges as measured.</p><div class=grid>\n";
+    for (std::size_t i = 0; i < report.plan_charts.size(); ++i) {
+      html += charts.add(fmt::format("plan-{}", i), report.plan_charts[i]);
+    }
+    html += "</div>\n";
+  }
   return html;
 }
 

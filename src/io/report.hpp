@@ -7,6 +7,7 @@
 
 #include "io/json_reader.hpp"
 #include "xstage/link_profile.hpp"
+#include "xstage/plan.hpp"
 #include "xstage/samples.hpp"
 
 namespace xstage::io {
@@ -21,7 +22,8 @@ struct ReportTable {
 
 struct Report {
   LinkProfile profile;
-  std::vector<Sample> samples;  // may be empty: then predictions alone are drawn
+  std::vector<Sample> samples;    // may be empty: then predictions alone are drawn
+  std::vector<Json> plan_charts;  // of plan_ranks_chart() and timeline_chart()
   std::vector<ReportTable> tables;
   std::string generated;  // date and tool, one line
   std::string origin;     // "not this machine", ...; may be empty
@@ -41,6 +43,12 @@ struct Report {
                                   int num_sms);
 [[nodiscard]] Json capacity_chart(const KindFit& kind);
 [[nodiscard]] Json error_chart(const std::vector<KindFit>& kinds);
+
+// What exchange adds, by candidate, against the number of ranks; plans of one workload, at least
+// one.
+[[nodiscard]] Json plan_ranks_chart(const std::vector<Plan>& plans);
+// What the first SMs of rank 0 did when.
+[[nodiscard]] Json timeline_chart(const Timeline& timeline, int num_sms);
 
 [[nodiscard]] std::string escape_html(std::string_view text);
 

@@ -22,6 +22,7 @@
       case 'line': return Object.assign(base, line, { order: 3 });
       case 'dashed': return Object.assign(base, line, { borderDash: [7, 5], borderWidth: 1.5, order: 4 });
       case 'dotted': return Object.assign(base, line, { borderDash: [2, 4], borderWidth: 1.5, order: 4 });
+      case 'strip': return Object.assign(base, line, { borderWidth: 6, spanGaps: false, order: 3 });
       case 'ring': return Object.assign(base, mark,
         { pointBackgroundColor: css('--card'), pointBorderColor: color(series.color), order: 1 });
       case 'cross': return Object.assign(base, mark, { pointStyle: 'crossRot', order: 2 });
