@@ -16,10 +16,6 @@
 namespace xstage::cli {
 namespace {
 
-using io::format_number;
-using io::format_percent;
-using io::format_time;
-
 struct PlanVerbOptions {
   std::string workload;
   std::string link;
@@ -42,7 +38,7 @@ double parse_rate(std::string_view option, const std::string& text) {
     end = 0;
   }
   std::string_view unit = std::string_view(text).substr(end);
-  if (end == 0 || (unit != "" && unit != "GB/s") || !(value >= 0.001 && value <= 100'000)) {
+  if (end == 0 || (!unit.empty() && unit != "GB/s") || !(value >= 0.001 && value <= 100'000)) {
     fail_value(option, text, "0.001..100000 (GB/s = B/ns)");
   }
   return value;
