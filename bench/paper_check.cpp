@@ -68,7 +68,7 @@ void attention() {
     run.cost.block_keys = 128;
     const int tiles = rows[i] / 128 * 4;
     const int waves = (tiles + kNumSms - 1) / kNumSms;
-    run.cost.step_ns = alone_us[i] * 1e3 / waves / (rows[i] / 128);
+    run.cost.step_ns = alone_us[i] * 1e3 / waves / (rows[i] / 128.0);
     SimMachine machine;
     machine.num_sms = kNumSms;
     machine.link = paper_link(kLatencyNs);

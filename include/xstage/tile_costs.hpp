@@ -21,6 +21,7 @@ struct AttentionCost {
   double step_ns = 0;
   double tile_ns = 0;  // prologue and epilogue
   double part_ns = 0;  // added for each part of a tile that is split along keys
+  bool estimated = true;
 };
 
 // One grouped GEMM of the MoE: an output tile of up to block_m rows and block_n columns takes
@@ -33,6 +34,7 @@ struct MoeCost {
   int block_k = 128;
   double step_ns = 0;
   double tile_ns = 0;
+  bool estimated = true;
 };
 
 // A serial exchange after attention: what it adds, against the bytes that a rank sends. Linear
@@ -56,7 +58,7 @@ struct TileCosts {
   double memory_rate = 0;  // B/ns, local memory, reading
   double launch_ns = 0;    // of a kernel
   double barrier_ns = 0;   // of all ranks
-  // True: derived from published or dense figures, not from our kernels.
+  // True: derived from published or dense figures, not from our kernels. Entries may say otherwise.
   bool estimated = true;
   std::string source;
   std::vector<AttentionCost> attention;

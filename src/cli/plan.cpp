@@ -16,10 +16,6 @@
 namespace xstage::cli {
 namespace {
 
-using io::format_number;
-using io::format_percent;
-using io::format_time;
-
 struct PlanVerbOptions {
   std::string workload;
   std::string link;
@@ -42,7 +38,7 @@ double parse_rate(std::string_view option, const std::string& text) {
     end = 0;
   }
   std::string_view unit = std::string_view(text).substr(end);
-  if (end == 0 || (unit != "" && unit != "GB/s") || !(value >= 0.001 && value <= 100'000)) {
+  if (end == 0 || (!unit.empty() && unit != "GB/s") || !(value >= 0.001 && value <= 100'000)) {
     fail_value(option, text, "0.001..100000 (GB/s = B/ns)");
   }
   return value;
@@ -135,7 +131,7 @@ void put_result(const Plan& plan, const TileCosts& costs, const LinkProfile& lin
   console.result("ranks", plan.num_ranks);
   console.result("link", link_identity(link));
   console.result("costs",
-                 {{"name", costs.name}, {"hash", costs.hash}, {"estimated", costs.estimated}});
+                 {{"name", costs.name}, {"hash", costs.hash}, {"estimated", plan.estimated}});
   console.result("shape", plan.shape);
   console.result("sent_bytes", plan.sent_bytes);
   console.result("drain_ns", plan.drain_ns);
@@ -208,7 +204,7 @@ Action setup_plan(CLI::App& app) {
   app.add_option("--ranks", options->ranks, "GPUs that share the work")
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--costs", options->costs, "Tile costs, by name or file; left out: h200-estimate")
+  app.add_option("--costs", options->costs, "Tile costs, by name or file; left out: h200")
       ->type_name("NAME|FILE");
   app.add_option("--kind", options->kind,
                  "Store kind; left out: tensor, bulk or register16, as measured")

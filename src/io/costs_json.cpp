@@ -20,7 +20,7 @@ using io::Json;
 using io::JsonCursor;
 
 constexpr std::string_view kSchemaName = "xstage.costs";
-constexpr std::string_view kDefaultName = "h200-estimate";
+constexpr std::string_view kDefaultName = "h200";
 constexpr double kMaxTimeNs = 1e12;
 
 DataType read_type(const JsonCursor& json) {
@@ -32,9 +32,16 @@ DataType read_type(const JsonCursor& json) {
   }
 }
 
-AttentionCost read_attention(const JsonCursor& json) {
-  json.known({"dtype", "head_dim", "block_rows", "block_keys", "step_ns", "tile_ns", "part_ns"});
+bool estimated_or(const JsonCursor& json, bool otherwise) {
+  const auto value = json.find("estimated");
+  return value ? value->boolean() : otherwise;
+}
+
+AttentionCost read_attention(const JsonCursor& json, bool estimated) {
+  json.known({"dtype", "head_dim", "block_rows", "block_keys", "step_ns", "tile_ns", "part_ns",
+              "estimated"});
   AttentionCost cost;
+  cost.estimated = estimated_or(json, estimated);
   cost.dtype = read_type(json);
   cost.head_dim = json.at("head_dim").whole(1, 1024);
   cost.block_rows = json.at("block_rows").whole(1, 4096);
@@ -45,9 +52,10 @@ AttentionCost read_attention(const JsonCursor& json) {
   return cost;
 }
 
-MoeCost read_moe(const JsonCursor& json) {
-  json.known({"dtype", "block_m", "block_n", "block_k", "step_ns", "tile_ns"});
+MoeCost read_moe(const JsonCursor& json, bool estimated) {
+  json.known({"dtype", "block_m", "block_n", "block_k", "step_ns", "tile_ns", "estimated"});
   MoeCost cost;
+  cost.estimated = estimated_or(json, estimated);
   cost.dtype = read_type(json);
   cost.block_m = json.at("block_m").whole(1, 4096);
   cost.block_n = json.at("block_n").whole(1, 4096);
@@ -116,10 +124,12 @@ TileCosts parse_costs(std::string_view text, std::string_view file_name,
   costs.estimated = root.at("estimated").boolean();
   costs.source = root.at("source").text();
   if (const auto list = root.find("attention")) {
-    for (const auto& entry : list->elements()) costs.attention.push_back(read_attention(entry));
+    for (const auto& entry : list->elements())
+      costs.attention.push_back(read_attention(entry, costs.estimated));
   }
   if (const auto list = root.find("moe")) {
-    for (const auto& entry : list->elements()) costs.moe.push_back(read_moe(entry));
+    for (const auto& entry : list->elements())
+      costs.moe.push_back(read_moe(entry, costs.estimated));
   }
   if (const auto list = root.find("exchanges")) {
     for (const auto& entry : list->elements()) costs.exchanges.push_back(read_exchange(entry));
@@ -152,7 +162,8 @@ std::string format_costs(const TileCosts& costs) {
                                  {"block_keys", c.block_keys},
                                  {"step_ns", c.step_ns},
                                  {"tile_ns", c.tile_ns},
-                                 {"part_ns", c.part_ns}});
+                                 {"part_ns", c.part_ns},
+                                 {"estimated", c.estimated}});
   }
   json["moe"] = Json::array();
   for (const MoeCost& c : costs.moe) {
@@ -161,7 +172,8 @@ std::string format_costs(const TileCosts& costs) {
                            {"block_n", c.block_n},
                            {"block_k", c.block_k},
                            {"step_ns", c.step_ns},
-                           {"tile_ns", c.tile_ns}});
+                           {"tile_ns", c.tile_ns},
+                           {"estimated", c.estimated}});
   }
   json["exchanges"] = Json::array();
   for (const ExchangeCost& c : costs.exchanges) {

@@ -36,6 +36,7 @@ class AttentionPlanner {
     check();
     base_.workload = w_;
     base_.cost = costs.attention_for(w_.dtype, w_.head_dim);
+    plan.estimated = base_.cost.estimated;
     base_.num_ranks = plan.num_ranks;
     rate_ = setting.machine.link.drain_rate * setting.machine.link.both_directions_factor;
     latency_ns_ = setting.machine.link.visible_latency_ns.value_or(0);

@@ -39,6 +39,7 @@ class MoePlanner {
     check();
     run_.workload = w_;
     run_.cost = costs.moe_for(w_.dtype);
+    plan.estimated = run_.cost.estimated;
     run_.num_ranks = plan.num_ranks;
     run_.memory_rate = costs.memory_rate;
     run_.num_sms = setting.machine.num_sms;

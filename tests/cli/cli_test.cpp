@@ -26,7 +26,8 @@ using ::testing::StartsWith;
 
 const fs::path kFolder = fs::path(XSTAGE_SOURCE_DIR) / "tests" / "cli";
 const std::string kLink = (kFolder / "link.json").string();
-const std::string kSamples = (fs::path(XSTAGE_SOURCE_DIR) / "tests" / "data" / "h200-nv18-aggregates.csv").string();
+const std::string kSamples =
+    (fs::path(XSTAGE_SOURCE_DIR) / "tests" / "data" / "h200-nv18-aggregates.csv").string();
 
 class Cli : public ::testing::Test {
  protected:
