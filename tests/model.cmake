@@ -1,3 +1,4 @@
+xstage_add_test(compare_test SOURCES compare_test.cpp LIBRARIES xstage::model)
 xstage_add_test(load_loss_test SOURCES load_loss_test.cpp LIBRARIES xstage::model)
 xstage_add_test(send_test SOURCES send_test.cpp LIBRARIES xstage::model)
 xstage_add_test(samples_test SOURCES samples_test.cpp LIBRARIES xstage::model)
