@@ -10,7 +10,7 @@
 
 extern "C" {
 
-struct xstage_attention_call {
+struct XstageAttentionCall {
   void* q;
   void* k;
   void* v;
@@ -36,20 +36,20 @@ struct xstage_attention_call {
   char error[256];
 };
 
-int xstage_attention_forward(xstage_attention_call* call);
-std::int64_t xstage_attention_workspace_bytes(xstage_attention_call* call, int num_sms);
+int xstage_attention_forward(XstageAttentionCall* call);
+std::int64_t xstage_attention_workspace_bytes(XstageAttentionCall* call, int num_sms);
 }
 
 namespace {
 
-xstage::TensorView view(const xstage_attention_call& call, void* data, std::int64_t rows,
+xstage::TensorView view(const XstageAttentionCall& call, void* data, std::int64_t rows,
                         std::int64_t heads) {
   const auto dtype = call.is_fp16 != 0 ? xstage::DataType::fp16 : xstage::DataType::bf16;
   const auto make = call.is_head_major != 0 ? xstage::TensorView::bhsd : xstage::TensorView::bshd;
   return make(data, dtype, call.num_batches, rows, heads, call.head_dim);
 }
 
-xstage::AttentionOptions options(const xstage_attention_call& call) {
+xstage::AttentionOptions options(const XstageAttentionCall& call) {
   xstage::AttentionOptions o;
   o.causal = call.causal != 0;
   o.scale = call.scale;
@@ -63,7 +63,7 @@ xstage::AttentionOptions options(const xstage_attention_call& call) {
 
 // Runs `work`; 0 or the category of what it threw.
 template <typename Work>
-int guarded(xstage_attention_call* call, Work work) {
+int guarded(XstageAttentionCall* call, Work work) {
   const auto note = [&](const char* text) {
     const std::size_t length = std::min(std::strlen(text), sizeof(call->error) - 1);
     std::memcpy(call->error, text, length);
@@ -84,7 +84,7 @@ int guarded(xstage_attention_call* call, Work work) {
 
 }  // namespace
 
-int xstage_attention_forward(xstage_attention_call* call) {
+int xstage_attention_forward(XstageAttentionCall* call) {
   return guarded(call, [&] {
     xstage::attention_forward(view(*call, call->q, call->num_query_rows, call->num_heads),
                               view(*call, call->k, call->num_key_rows, call->num_kv_heads),
@@ -96,7 +96,7 @@ int xstage_attention_forward(xstage_attention_call* call) {
 }
 
 // Bytes, or minus the error's category.
-std::int64_t xstage_attention_workspace_bytes(xstage_attention_call* call, int num_sms) {
+std::int64_t xstage_attention_workspace_bytes(XstageAttentionCall* call, int num_sms) {
   std::size_t bytes = 0;
   const int code = guarded(call, [&] {
     bytes = xstage::attention_workspace_bytes(

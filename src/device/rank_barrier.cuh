@@ -37,8 +37,8 @@ __device__ inline bool rank_arrive_and_wait(const WaitContext& context, const Pe
   return fine;
 }
 
-// One CTA per rank: all its threads call it. Orders all their accesses before against all accesses
-// of every rank's callers after.
+// One CTA per rank, the same one throughout a kernel: all its threads call it. Orders all their
+// accesses before against all accesses of every rank's callers after.
 __device__ inline bool rank_barrier_cta(const WaitContext& context, const PeerTable& table) {
   RankControl* mine = control_of(table, table.rank);
   __syncthreads();
