@@ -126,7 +126,8 @@ struct Consumer {
     release(&shared.k_empty[num_kv % kNumStages]);
     if (first == last) release(&shared.q_empty[group]);
     if (needs_mask(group_row, last)) mask_block(s, group_row, last);
-    online_softmax<true, Traits::kCausal>(s, stats, factor, params.scale_log2, params.keep_below);
+    online_softmax<true, Traits::kCausal, Traits::kMaxByBits>(s, stats, factor, params.scale_log2,
+                                                              params.keep_below);
     to_operand<Element>(p, s);
 #pragma unroll
     for (int i = 0; i < Traits::kHeadDim / 2; ++i) o[i] = 0.f;
@@ -146,8 +147,8 @@ struct Consumer {
       if constexpr (Traits::kCausal) {
         if (needs_mask(group_row, block)) mask_block(s, group_row, block);
       }
-      online_softmax<false, Traits::kCausal>(s, stats, factor, params.scale_log2,
-                                             params.keep_below);
+      online_softmax<false, Traits::kCausal, Traits::kMaxByBits>(
+          s, stats, factor, params.scale_log2, params.keep_below);
       if constexpr (Traits::kFinishBeforeWait) finish_before_wait(stats);
       dev::wgmma_wait<0>();
       dev::pin_registers(o);

@@ -23,6 +23,8 @@ struct ForwardTraits {
   // Whether the exponentials have to be done before the wait for the P V product, see
   // Consumer::finish_before_wait(). Faster or slower, by measurement.
   static constexpr bool kFinishBeforeWait = kCausal && kHeadDim == 128;
+  // How row maxima are computed, see column_max_by_bits(). By measurement as well.
+  static constexpr bool kMaxByBits = kCausal || kHeadDim == 64;
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 

@@ -39,26 +39,76 @@ struct RowStats {
   float sum[2];
 };
 
+// Maximum over this thread's columns of both its rows, by floating-point maxima.
+template <int kCount>
+__device__ __forceinline__ void column_max(const float (&s)[kCount], float (&max)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float even = fmaxf(s[2 * h], s[2 * h + 1]);
+    float odd = fmaxf(s[4 + 2 * h], s[4 + 2 * h + 1]);
+#pragma unroll
+    for (int j = 2; j < kCount / 4; j += 2) {
+      even = fmaxf(even, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+      odd = fmaxf(odd, fmaxf(s[4 * j + 4 + 2 * h], s[4 * j + 4 + 2 * h + 1]));
+    }
+    max[h] = fmaxf(even, odd);
+  }
+}
+
+// The same by half as many instructions, but with a branch, which keeps the compiler from mixing
+// the maxima with what follows. The bits of floats, as signed integers, are in the order of the
+// floats unless both are negative: three-way integer maxima, which are half as many, give the
+// maximum of a row that has a score >= 0. If a row has none, its maximum is the smallest of the
+// bits as unsigned integers.
+template <int kCount>
+__device__ __forceinline__ void column_max_by_bits(const float (&s)[kCount], float (&max)[2]) {
+  int largest[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const auto bits = [&](int j, int e) { return __float_as_int(s[4 * j + 2 * h + e]); };
+    int even = ::max(bits(0, 0), bits(0, 1));
+    int odd = ::max(bits(1, 0), bits(1, 1));
+#pragma unroll
+    for (int j = 2; j < kCount / 4; j += 2) {
+      even = __vimax3_s32(even, bits(j, 0), bits(j, 1));
+      odd = __vimax3_s32(odd, bits(j + 1, 0), bits(j + 1, 1));
+    }
+    largest[h] = ::max(even, odd);
+  }
+  if (__any_sync(0xffffffffu, (largest[0] | largest[1]) < 0)) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto bits = [&](int j, int e) { return __float_as_uint(s[4 * j + 2 * h + e]); };
+      unsigned smallest = ::min(bits(0, 0), bits(0, 1));
+#pragma unroll
+      for (int j = 1; j < kCount / 4; ++j) {
+        smallest = __vimin3_u32(smallest, bits(j, 0), bits(j, 1));
+      }
+      if (largest[h] < 0) largest[h] = static_cast<int>(smallest);
+    }
+  }
+  max[0] = __int_as_float(largest[0]);
+  max[1] = __int_as_float(largest[1]);
+}
+
 // Replaces scores by 2^((s - max) * scale_log2), updates the statistics, and gives the factors by
 // which earlier sums and outputs have to be multiplied. `kMayBeEmpty`: rows without any visible
 // key exist (their maximum is -infinity).
-template <bool kFirst, bool kMayBeEmpty, int kCount>
+// kMaxByBits: which way the maxima are computed.
+template <bool kFirst, bool kMayBeEmpty, bool kMaxByBits, int kCount>
 __device__ __forceinline__ void online_softmax(float (&s)[kCount], RowStats& stats,
                                                float (&factor)[2], float scale_log2,
                                                float keep_below) {
+  static_assert(kCount % 8 == 0);
+  float block_max[2];
+  if constexpr (kMaxByBits) {
+    column_max_by_bits(s, block_max);
+  } else {
+    column_max(s, block_max);
+  }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float max_a = fmaxf(s[2 * h], s[2 * h + 4]);
-    float max_b = fmaxf(s[2 * h + 1], s[2 * h + 5]);
-#pragma unroll
-    for (int j = 2; j < kCount / 4; ++j) {
-      if (j % 2 == 0) {
-        max_a = fmaxf(max_a, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-      } else {
-        max_b = fmaxf(max_b, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-      }
-    }
-    float new_max = row_max(fmaxf(max_a, max_b));
+    float new_max = row_max(block_max[h]);
     if constexpr (!kFirst) {
       // The maximum moves only when it grows by more than keep_below; the result does not depend
       // on which reference the exponentials use, only its rounding does.
@@ -93,13 +143,14 @@ __device__ __forceinline__ void online_softmax(float (&s)[kCount], RowStats& sta
 // Multiplies the output rows by the factors; nothing to do while no maximum of the warp has moved.
 template <int kCount>
 __device__ __forceinline__ void rescale(float (&o)[kCount], const float (&factor)[2]) {
-  if (__all_sync(0xffffffffu, factor[0] == 1.f && factor[1] == 1.f)) return;
 #pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    o[4 * j] *= factor[0];
-    o[4 * j + 1] *= factor[0];
-    o[4 * j + 2] *= factor[1];
-    o[4 * j + 3] *= factor[1];
+  for (int h = 0; h < 2; ++h) {
+    if (__all_sync(0xffffffffu, factor[h] == 1.f)) continue;
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      o[4 * j + 2 * h] *= factor[h];
+      o[4 * j + 2 * h + 1] *= factor[h];
+    }
   }
 }
 
