@@ -27,7 +27,9 @@ std::vector<fs::path> profiles_in(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".json") found.push_back(it->path());
+    const std::string name = it->path().filename().string();
+    // A probe writes NAME.json and, beside it, NAME.tables.json, which is no profile.
+    if (name.ends_with(".json") && !name.ends_with(".tables.json")) found.push_back(it->path());
   }
   std::sort(found.begin(), found.end());
   return found;

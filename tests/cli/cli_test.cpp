@@ -349,6 +349,7 @@ TEST_F(Cli, WithoutALinkTheNewestProbeIsMeant) {
   const auto outcome = run_tool({"predict", "--bytes", "1K"}, nowhere);
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("xstage probe"), HasSubstr("h200-nv18")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr(".tables")));  // no profiles, though JSON and beside them
 }
 
 // ---- report, demo ----
