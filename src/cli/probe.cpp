@@ -95,7 +95,7 @@ ProbeResult run_on_gpu(const ProbeOptions& /*options*/) {
 }
 #endif
 
-// "NVIDIA H200" -> "nvidia-h200"
+// "NVIDIA H200 NVL" -> a word for file names: lower case, dashes
 std::string slug(std::string_view text) {
   std::string word;
   for (const char c : text) {
