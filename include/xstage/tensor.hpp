@@ -3,15 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "xstage/data_type.hpp"
 
 namespace xstage {
-
-enum class DataType : std::uint8_t { bf16, fp16 };
-
-[[nodiscard]] constexpr std::string_view to_string(DataType dtype) noexcept {
-  return dtype == DataType::bf16 ? "bf16" : "fp16";
-}
 
 // A cudaStream_t; null is the default stream.
 struct Stream {

@@ -9,16 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "xstage/data_type.hpp"
+
 namespace xstage {
-
-enum class DataType : std::uint8_t { bf16, fp16, fp8 };
-
-[[nodiscard]] std::string_view to_string(DataType type) noexcept;
-[[nodiscard]] DataType parse_data_type(
-    std::string_view word);  // Error(usage) naming the legal words
-[[nodiscard]] constexpr int element_bytes(DataType type) noexcept {
-  return type == DataType::fp8 ? 1 : 2;
-}
 
 // Attention whose heads are spread over ranks and whose output is spread over the sequence
 // (Ulysses).

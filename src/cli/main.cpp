@@ -69,13 +69,29 @@ std::string shell_word(std::string_view word) {
   return quoted + "'";
 }
 
+// The verb that was given, or its sub-command; the program itself if there is none.
+const CLI::App& deepest(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : deepest(*parsed.front());
+}
+
 // What CLI11 calls a parse error, in our words.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
-  const auto parsed = app.get_subcommands();
-  const CLI::App& scope = parsed.empty() ? app : *parsed.front();
+  const CLI::App& scope = deepest(app);
   const auto extras = app.remaining(true);
   if (!extras.empty()) return unknown_argument(scope, extras.front());
-  return parsed.empty() ? "no verb given" : error.what();
+  if (&scope == &app) return "no verb given";
+  const auto words = scope.get_subcommands([](const CLI::App*) { return true; });
+  if (words.empty()) return error.what();
+  std::string legal;
+  for (const auto* word : words) legal += (legal.empty() ? "" : ", ") + word->get_name();
+  return fmt::format("what to {} is missing; legal are {}", scope.get_name(), legal);
+}
+
+// "xstage ", "xstage bench exchange ".
+std::string words_to(const CLI::App& app) {
+  const std::string here = app.get_name() + " ";
+  return app.get_parent() == nullptr ? here : words_to(*app.get_parent()) + here;
 }
 
 int run(int argc, char** argv, Console& console) {
@@ -104,9 +120,7 @@ int run(int argc, char** argv, Console& console) {
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
-    const auto parsed = app.get_subcommands();
-    console.next(
-        fmt::format("xstage {}--help", parsed.empty() ? "" : parsed.front()->get_name() + " "));
+    console.next(words_to(deepest(app)) + "--help");
     throw Error(ErrorCategory::usage, explain(app, error));
   }
   for (const auto& [verb, action] : verbs) {

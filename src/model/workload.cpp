@@ -56,18 +56,6 @@ void validate_moe(const std::string& name, const MoeWorkload& w) {
 
 }  // namespace
 
-std::string_view to_string(DataType type) noexcept {
-  switch (type) {
-    case DataType::bf16:
-      return "bf16";
-    case DataType::fp16:
-      return "fp16";
-    case DataType::fp8:
-      return "fp8";
-  }
-  return "";
-}
-
 DataType parse_data_type(std::string_view word) {
   for (const DataType type : {DataType::bf16, DataType::fp16, DataType::fp8}) {
     if (word == to_string(type)) return type;
