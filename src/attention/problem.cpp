@@ -48,10 +48,10 @@ void check_tensor(const std::string& name, const TensorView& t) {
   if (t.element_stride != 1) {
     refuse(name + ".element_stride is " + std::to_string(t.element_stride) + ": legal 1");
   }
+  if (t.num_batches == 0 || t.num_rows == 0 || t.num_heads == 0) return;  // nothing is addressed
   check_stride(name + ".batch_stride", t.batch_stride, t.num_batches);
   check_stride(name + ".row_stride", t.row_stride, t.num_rows);
   check_stride(name + ".head_stride", t.head_stride, t.num_heads);
-  if (t.num_batches == 0 || t.num_rows == 0 || t.num_heads == 0) return;
   if (t.data == nullptr) refuse(name + ".data is null");
   const auto address = reinterpret_cast<std::uintptr_t>(t.data);
   if (address % 16 != 0) {
@@ -92,7 +92,8 @@ void check_options(const AttentionOptions& options, std::int64_t num_key_rows) {
   }
 }
 
-AttentionOrder make_order(const Problem& p, const AttentionOptions& options, int num_ctas) {
+AttentionOrder make_order(const Problem& p, const AttentionOptions& options, int num_ctas,
+                          const Placement& placement) {
   AttentionGrid grid;
   grid.num_batches = p.num_batches;
   grid.num_heads = p.num_heads;
@@ -101,10 +102,9 @@ AttentionOrder make_order(const Problem& p, const AttentionOptions& options, int
   grid.block_rows = kTileRows;
   grid.block_keys = block_keys(p.head_dim, p.causal);
   grid.causal = p.causal;
-  SequenceShards shards;
-  shards.first_row[1] = p.num_query_rows;
+  const SequenceShards& shards = placement.shards;
   AttentionOrderOptions order;
-  order.order = p.causal ? TileOrder::longest_first : TileOrder::linear;
+  order.order = p.causal ? TileOrder::longest_first : placement.order;
   order.num_ctas = num_ctas;
   order.split_tail = options.split_last_wave && !p.causal;
   if (p.causal) {
@@ -128,6 +128,14 @@ AttentionOrder make_order(const Problem& p, const AttentionOptions& options, int
 
 Problem make_problem(const TensorView& q, const TensorView& k, const TensorView& v,
                      const AttentionOptions& options, int num_sms) {
+  Placement placement;
+  placement.shards.first_row[1] =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(q.num_rows, 0, kMaxSize));
+  return make_problem(q, k, v, options, num_sms, placement);
+}
+
+Problem make_problem(const TensorView& q, const TensorView& k, const TensorView& v,
+                     const AttentionOptions& options, int num_sms, const Placement& placement) {
   check_tensor("q", q);
   check_tensor("k", k);
   check_tensor("v", v);
@@ -168,7 +176,7 @@ Problem make_problem(const TensorView& q, const TensorView& k, const TensorView&
            std::to_string(k.num_rows) + ": legal up to " + std::to_string(kMaxSize / 2));
   }
   const int available = options.num_sms > 0 ? options.num_sms : num_sms;
-  p.order = make_order(p, options, available);
+  p.order = make_order(p, options, available, placement);
   const bool is_split = p.order.num_tail_ctas() > 0;
   p.num_ctas = is_split ? available : std::min(available, p.order.num_tiles());
   return p;

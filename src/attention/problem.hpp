@@ -35,9 +35,19 @@ struct WorkspaceLayout {
   std::size_t bytes = 0;
 };
 
+// Whose rows the result holds, and the order of tiles that this calls for. Causal tiles are always
+// walked longest first.
+struct Placement {
+  SequenceShards shards;
+  TileOrder order = TileOrder::linear;
+};
+
 // All throw Error(usage).
 [[nodiscard]] Problem make_problem(const TensorView& q, const TensorView& k, const TensorView& v,
                                    const AttentionOptions& options, int num_sms);
+[[nodiscard]] Problem make_problem(const TensorView& q, const TensorView& k, const TensorView& v,
+                                   const AttentionOptions& options, int num_sms,
+                                   const Placement& placement);
 void check_output(const TensorView& q, const TensorView& out);
 [[nodiscard]] WorkspaceLayout workspace_layout(const Problem& problem);
 void check_workspace(const WorkspaceLayout& layout, const Workspace& workspace);
