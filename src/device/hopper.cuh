@@ -18,7 +18,12 @@ __device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, std::uint3
   }
 }
 
-// The same for a role that waits long and is in no hurry: between looks it sleeps, so that its
+// Whether the phase has completed, without any wait.
+__device__ __forceinline__ bool mbarrier_test_wait(std::uint64_t* barrier, std::uint32_t parity) {
+  return cuda::ptx::mbarrier_test_wait_parity(barrier, parity);
+}
+
+// mbarrier_wait() for a role that waits long and is in no hurry: between looks it sleeps, so that its
 // polling does not take issue slots from the warps that compute.
 template <int kSleepNs>
 __device__ __forceinline__ void mbarrier_wait_asleep(std::uint64_t* barrier, std::uint32_t parity) {
@@ -68,6 +73,28 @@ __device__ __forceinline__ void tensor_load_4d(void* destination, const CUtensor
       : "memory");
 }
 
+// The same for 2-D and 3-D tensors.
+__device__ __forceinline__ void tensor_load_2d(void* destination, const CUtensorMap* map,
+                                               std::uint64_t* barrier, int c0, int c1,
+                                               std::uint64_t l2_policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(destination)),
+      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(shared_address(barrier)), "r"(c0), "r"(c1),
+      "l"(l2_policy)
+      : "memory");
+}
+__device__ __forceinline__ void tensor_load_3d(void* destination, const CUtensorMap* map,
+                                               std::uint64_t* barrier, int c0, int c1, int c2,
+                                               std::uint64_t l2_policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(destination)),
+      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(shared_address(barrier)), "r"(c0), "r"(c1),
+      "r"(c2), "l"(l2_policy)
+      : "memory");
+}
+
 // Brings a box of a 4-D tensor into the L2 cache.
 __device__ __forceinline__ void tensor_prefetch_4d(const CUtensorMap* map, int c0, int c1, int c2,
                                                    int c3) {
@@ -94,6 +121,16 @@ __device__ __forceinline__ void store_matrix_x4(std::uint32_t row_address, std::
                                                 std::uint32_t m3) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address),
+      "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+      : "memory");
+}
+
+// The same with each matrix transposed; the addresses are those of the transposed rows.
+__device__ __forceinline__ void store_matrix_x4_transposed(std::uint32_t row_address,
+                                                           std::uint32_t m0, std::uint32_t m1,
+                                                           std::uint32_t m2, std::uint32_t m3) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address),
       "r"(m0), "r"(m1), "r"(m2), "r"(m3)
       : "memory");
 }

@@ -1,5 +1,6 @@
 // WGMMA of Hopper (sm_90a): one function an instruction, plus the shared-memory descriptors that it
-// reads. 16-bit operands, fp32 accumulators, M = 64 rows a warpgroup, K = 16 a step.
+// reads. 16-bit operands (8-bit ones: at the end), fp32 accumulators, M = 64 rows a warpgroup, K = 16
+// a step.
 //
 // Fragment of an accumulator d[N/2] of warp w, lane l: d[4j + 2h + e] is row 16w + l/4 + 8h, column
 // 8j + 2(l%4) + e. Fragment of a register operand a[4] (16 x 16 a warp): a[0] rows l/4, columns
@@ -12,6 +13,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -83,18 +85,27 @@ __device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, std::
 #define XSTAGE_P72 ",%72,%73,%74,%75,%76,%77,%78,%79"
 #define XSTAGE_P80 ",%80,%81,%82,%83,%84,%85,%86,%87"
 #define XSTAGE_P88 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define XSTAGE_P96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define XSTAGE_P112 \
+  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define XSTAGE_REGS_16 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define XSTAGE_REGS_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define XSTAGE_REGS_64 XSTAGE_P0 XSTAGE_P16
 #define XSTAGE_REGS_128 XSTAGE_REGS_64 XSTAGE_P32 XSTAGE_P55
 #define XSTAGE_REGS_144 XSTAGE_REGS_128 XSTAGE_P64
 #define XSTAGE_REGS_160 XSTAGE_REGS_144 XSTAGE_P72
 #define XSTAGE_REGS_176 XSTAGE_REGS_160 XSTAGE_P80
 #define XSTAGE_REGS_192 XSTAGE_REGS_176 XSTAGE_P88
+#define XSTAGE_REGS_256 XSTAGE_REGS_192 XSTAGE_P96 XSTAGE_P112
+#define XSTAGE_OUT_16(d) XSTAGE_F8(d, 0)
+#define XSTAGE_OUT_32(d) XSTAGE_F8(d, 0), XSTAGE_F8(d, 8)
 #define XSTAGE_OUT_64(d) XSTAGE_F32(d, 0)
 #define XSTAGE_OUT_128(d) XSTAGE_F32(d, 0), XSTAGE_F32(d, 32)
 #define XSTAGE_OUT_144(d) XSTAGE_OUT_128(d), XSTAGE_F8(d, 64)
 #define XSTAGE_OUT_160(d) XSTAGE_OUT_144(d), XSTAGE_F8(d, 72)
 #define XSTAGE_OUT_176(d) XSTAGE_OUT_160(d), XSTAGE_F8(d, 80)
 #define XSTAGE_OUT_192(d) XSTAGE_F32(d, 0), XSTAGE_F32(d, 32), XSTAGE_F32(d, 64)
+#define XSTAGE_OUT_256(d) XSTAGE_OUT_192(d), XSTAGE_F32(d, 96)
 
 template <typename Element, int kN>
 struct Wgmma;
@@ -134,5 +145,28 @@ XSTAGE_WGMMA_BOTH(144, 72, 73, 74, 75, 76)
 XSTAGE_WGMMA_BOTH(160, 80, 81, 82, 83, 84)
 XSTAGE_WGMMA_BOTH(176, 88, 89, 90, 91, 92)
 XSTAGE_WGMMA_BOTH(192, 96, 97, 98, 99, 100)
+XSTAGE_WGMMA(__nv_bfloat16, "bf16", 16, 8, 9, 10, 11, 12)
+XSTAGE_WGMMA(__nv_bfloat16, "bf16", 32, 16, 17, 18, 19, 20)
+XSTAGE_WGMMA(__nv_bfloat16, "bf16", 256, 128, 129, 130, 131, 132)
+
+// 8-bit operands: K = 32 a step, which is 32 bytes as well; both reduction dimensions contiguous.
+#define XSTAGE_WGMMA_FP8(N, A0, A1, A2)                                              \
+  template <>                                                                        \
+  struct Wgmma<__nv_fp8_e4m3, N> {                                                   \
+    template <bool kAccumulate>                                                      \
+    __device__ static __forceinline__ void ss(float (&d)[N / 2], std::uint64_t a,    \
+                                              std::uint64_t b) {                     \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #A2                          \
+                   ", 0;\n"                                                          \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3"        \
+                   " {" XSTAGE_REGS_##N "}, %" #A0 ", %" #A1 ", p, 1, 1;\n}\n"       \
+                   : XSTAGE_OUT_##N(d)                                               \
+                   : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0));                      \
+    }                                                                                \
+  };
+XSTAGE_WGMMA_FP8(16, 8, 9, 10)
+XSTAGE_WGMMA_FP8(32, 16, 17, 18)
+XSTAGE_WGMMA_FP8(64, 32, 33, 34)
+XSTAGE_WGMMA_FP8(128, 64, 65, 66)
 
 }  // namespace xstage::device
