@@ -23,8 +23,8 @@ __device__ __forceinline__ bool mbarrier_test_wait(std::uint64_t* barrier, std::
   return cuda::ptx::mbarrier_test_wait_parity(barrier, parity);
 }
 
-// mbarrier_wait() for a role that waits long and is in no hurry: between looks it sleeps, so that its
-// polling does not take issue slots from the warps that compute.
+// mbarrier_wait() for a role that waits long and is in no hurry: between looks it sleeps, so that
+// its polling does not take issue slots from the warps that compute.
 template <int kSleepNs>
 __device__ __forceinline__ void mbarrier_wait_asleep(std::uint64_t* barrier, std::uint32_t parity) {
   while (!mbarrier_try_wait(barrier, parity)) __nanosleep(kSleepNs);

@@ -1,6 +1,6 @@
 // WGMMA of Hopper (sm_90a): one function an instruction, plus the shared-memory descriptors that it
-// reads. 16-bit operands (8-bit ones: at the end), fp32 accumulators, M = 64 rows a warpgroup, K = 16
-// a step.
+// reads. 16-bit operands (8-bit ones: at the end), fp32 accumulators, M = 64 rows a warpgroup, K =
+// 16 a step.
 //
 // Fragment of an accumulator d[N/2] of warp w, lane l: d[4j + 2h + e] is row 16w + l/4 + 8h, column
 // 8j + 2(l%4) + e. Fragment of a register operand a[4] (16 x 16 a warp): a[0] rows l/4, columns
@@ -150,19 +150,20 @@ XSTAGE_WGMMA(__nv_bfloat16, "bf16", 32, 16, 17, 18, 19, 20)
 XSTAGE_WGMMA(__nv_bfloat16, "bf16", 256, 128, 129, 130, 131, 132)
 
 // 8-bit operands: K = 32 a step, which is 32 bytes as well; both reduction dimensions contiguous.
-#define XSTAGE_WGMMA_FP8(N, A0, A1, A2)                                              \
-  template <>                                                                        \
-  struct Wgmma<__nv_fp8_e4m3, N> {                                                   \
-    template <bool kAccumulate>                                                      \
-    __device__ static __forceinline__ void ss(float (&d)[N / 2], std::uint64_t a,    \
-                                              std::uint64_t b) {                     \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #A2                          \
-                   ", 0;\n"                                                          \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3"        \
-                   " {" XSTAGE_REGS_##N "}, %" #A0 ", %" #A1 ", p, 1, 1;\n}\n"       \
-                   : XSTAGE_OUT_##N(d)                                               \
-                   : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0));                      \
-    }                                                                                \
+#define XSTAGE_WGMMA_FP8(N, A0, A1, A2)                                           \
+  template <>                                                                     \
+  struct Wgmma<__nv_fp8_e4m3, N> {                                                \
+    template <bool kAccumulate>                                                   \
+    __device__ static __forceinline__ void ss(float (&d)[N / 2], std::uint64_t a, \
+                                              std::uint64_t b) {                  \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #A2                       \
+                   ", 0;\n"                                                       \
+                   "wgmma.mma_async.sync.aligned.m64n" #N                         \
+                   "k32.f32.e4m3.e4m3"                                            \
+                   " {" XSTAGE_REGS_##N "}, %" #A0 ", %" #A1 ", p, 1, 1;\n}\n"    \
+                   : XSTAGE_OUT_##N(d)                                            \
+                   : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0));                   \
+    }                                                                             \
   };
 XSTAGE_WGMMA_FP8(16, 8, 9, 10)
 XSTAGE_WGMMA_FP8(32, 16, 17, 18)

@@ -17,13 +17,13 @@ template <class Traits>
 struct ConsumerBase {
   const GemmParams& params;
   GemmShared<Traits>& shared;
-  const int group;          // 0 or 1
-  const int thread;         // 0..127
-  const std::uint32_t rank; // in the cluster
-  std::uint32_t count = 0;  // steps consumed
+  const int group;           // 0 or 1
+  const int thread;          // 0..127
+  const std::uint32_t rank;  // in the cluster
+  std::uint32_t count = 0;   // steps consumed
 
-  __device__ ConsumerBase(const GemmParams& p, GemmShared<Traits>& s, int group_idx,
-                          int thread_idx, std::uint32_t cluster_rank)
+  __device__ ConsumerBase(const GemmParams& p, GemmShared<Traits>& s, int group_idx, int thread_idx,
+                          std::uint32_t cluster_rank)
       : params(p), shared(s), group(group_idx), thread(thread_idx), rank(cluster_rank) {}
 
   __device__ __forceinline__ std::uint32_t wait_stage() const {
@@ -83,8 +83,8 @@ struct Consumer : ConsumerBase<Traits> {
   using Element = typename Traits::Element;
   using Half = float[64];
   using Base = ConsumerBase<Traits>;
-  using Base::count, Base::group, Base::params, Base::shared, Base::thread;
   using Base::Base;
+  using Base::count, Base::group, Base::params, Base::shared, Base::thread;
 
   WeightScales<Traits> w_scales;
 
@@ -154,8 +154,8 @@ struct Consumer : ConsumerBase<Traits> {
       for (int half = 0; half < kColumns / 128; ++half) {
         dev::pin_registers(partial);
         dev::wgmma_fence();
-        dev::Wgmma<Element, 128>::template ss<false>(
-            partial, a, dev::advance(b, half * (128 * kStepBytes)));
+        dev::Wgmma<Element, 128>::template ss<false>(partial, a,
+                                                     dev::advance(b, half * (128 * kStepBytes)));
 #pragma unroll
         for (int i = 1; i < Traits::kInstructionsPerStep; ++i) {
           dev::Wgmma<Element, 128>::template ss<true>(

@@ -17,8 +17,8 @@ template <class Traits>
 struct FewRowsConsumer : ConsumerBase<Traits> {
   using Element = typename Traits::Element;
   using Base = ConsumerBase<Traits>;
-  using Base::count, Base::group, Base::params, Base::shared, Base::thread;
   using Base::Base;
+  using Base::count, Base::group, Base::params, Base::shared, Base::thread;
   template <int kN>
   using Sums = float[2][kN / 2];
 
@@ -93,8 +93,8 @@ struct FewRowsConsumer : ConsumerBase<Traits> {
       float s[kN / 4];  // of the thread's rows: 8j + 2(l%4) + e at 2j + e
 #pragma unroll
       for (int j = 0; j < kN / 8; ++j) {
-        const float2 pair = *reinterpret_cast<const float2*>(
-            &shared.a_scales[stage][8 * j + thread % 4 * 2]);
+        const float2 pair =
+            *reinterpret_cast<const float2*>(&shared.a_scales[stage][8 * j + thread % 4 * 2]);
         s[2 * j] = pair.x;
         s[2 * j + 1] = pair.y;
       }
@@ -237,7 +237,8 @@ struct FewRowsConsumer : ConsumerBase<Traits> {
       }
     }
     dev::named_barrier_sync(kBothGroups, kNumGroups * kWarpgroupThreads);
-    float* const out = params.out_scales + column / kScaleBlock * params.out_scale_stride + task.row;
+    float* const out =
+        params.out_scales + column / kScaleBlock * params.out_scale_stride + task.row;
 #pragma unroll
     for (int i = 0; i < kN / 4; ++i) {
       const int row = i / 2 * 8 + thread % 4 * 2 + i % 2;
@@ -287,9 +288,15 @@ struct FewRowsConsumer : ConsumerBase<Traits> {
       if (task.expert < 0) break;
       GemmTask next;
       switch (padded_rows<Traits>(task)) {
-        case 16: compute<16>(task, task_idx, next, is_taken); break;
-        case 32: compute<32>(task, task_idx, next, is_taken); break;
-        default: compute<64>(task, task_idx, next, is_taken); break;
+        case 16:
+          compute<16>(task, task_idx, next, is_taken);
+          break;
+        case 32:
+          compute<32>(task, task_idx, next, is_taken);
+          break;
+        default:
+          compute<64>(task, task_idx, next, is_taken);
+          break;
       }
       task = next;
     }

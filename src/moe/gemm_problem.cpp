@@ -78,8 +78,7 @@ void validate(const GroupedGemm& g) {
     check_scales("a_scales", g.a_scales, "a_scale_stride", g.a_scale_stride, g.pool_rows);
     check_pointer("w_scales", g.w_scales, 4);
     if (is_swiglu) {
-      check_scales("out_scales", g.out_scales, "out_scale_stride", g.out_scale_stride,
-                   g.pool_rows);
+      check_scales("out_scales", g.out_scales, "out_scale_stride", g.out_scale_stride, g.pool_rows);
     }
   }
   if (!(g.clamp >= 0.f) || std::isinf(g.clamp)) {

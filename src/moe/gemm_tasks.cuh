@@ -12,9 +12,9 @@
 namespace xstage::moe {
 
 struct GemmTask {
-  std::int32_t expert = -1;  // -1: no work is left
-  std::int32_t row = 0;      // first row in the pool
-  std::int32_t num_rows = 0; // that hold tokens, up to the rows of a tile
+  std::int32_t expert = -1;   // -1: no work is left
+  std::int32_t row = 0;       // first row in the pool
+  std::int32_t num_rows = 0;  // that hold tokens, up to the rows of a tile
   std::int32_t column_tile = 0;
 };
 static_assert(sizeof(GemmTask) == sizeof(uint4));
@@ -80,9 +80,8 @@ class GroupedOrder {
 
   __device__ GemmTask make_task() const {
     const std::int32_t mine = position_ - first_tile_;
-    const int owner = __ffs(static_cast<int>(
-                          __ballot_sync(~0u, mine >= 0 && mine < num_tiles()))) -
-                      1;
+    const int owner =
+        __ffs(static_cast<int>(__ballot_sync(~0u, mine >= 0 && mine < num_tiles()))) - 1;
     const std::int32_t tile = __shfl_sync(~0u, mine, owner);
     const std::int32_t rows = __shfl_sync(~0u, rows_, owner);
     const std::int32_t columns = params_.num_column_tiles;

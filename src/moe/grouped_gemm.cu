@@ -137,8 +137,8 @@ void launch(const GroupedGemm& g, int num_sms, Stream stream) {
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {Traits::kClusterBlocks, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(
-      static_cast<unsigned>(std::min(max_tiles, max_clusters) * Traits::kClusterBlocks));
+  config.gridDim =
+      dim3(static_cast<unsigned>(std::min(max_tiles, max_clusters) * Traits::kClusterBlocks));
   config.blockDim = dim3(kNumThreads);
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = static_cast<cudaStream_t>(stream.handle);
@@ -152,9 +152,9 @@ constexpr std::int64_t kFewRowsUpTo = 64;
 
 template <GemmType kType, GemmOutput kOutput>
 void launch_for(const GroupedGemm& g, int num_sms, Stream stream) {
-  const bool is_few = g.shape == GemmShape::few_rows ||
-                      (g.shape == GemmShape::automatic && g.max_expert_rows > 0 &&
-                       g.max_expert_rows <= kFewRowsUpTo);
+  const bool is_few =
+      g.shape == GemmShape::few_rows || (g.shape == GemmShape::automatic && g.max_expert_rows > 0 &&
+                                         g.max_expert_rows <= kFewRowsUpTo);
   if (is_few) {
     launch<GemmTraits<kType, kOutput, true, 1>>(g, num_sms, stream);
   } else {
