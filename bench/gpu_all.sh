@@ -26,6 +26,7 @@ peers-processes   | 120 | @build/tests/gpu/peers_gpu p-exchange p-kill p-stop p-
 peers-cycles      | 60  | @build/tests/gpu/peers_gpu cycles p-cycles --ranks 2 --rounds 50
 peers-throughput  | 60  | @build/tests/gpu/peers_gpu throughput --ranks 2
 attention-test    | 120 | @build/tests/gpu/attention_gpu_test
+push-test         | 120 | @build/tests/gpu/push_gpu_test
 outbox            | 60  | @build/tests/gpu/outbox_gpu_test
 outbox-decisions  | 60  | @build/tests/gpu/outbox_decisions_gpu_test
 store-kinds       | 60  | @build/tests/gpu/store_kinds_gpu_test

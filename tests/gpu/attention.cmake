@@ -4,3 +4,8 @@ xstage_configure_cuda(attention_gpu_test "${XSTAGE_GENCODE_HOPPER}")
 # needs no GPU: what is refused, and the plan of a call
 xstage_add_test(attention_problem_test SOURCES attention_problem_test.cpp LIBRARIES xstage::attention)
 xstage_add_test(exchange_problem_test SOURCES exchange_problem_test.cpp LIBRARIES xstage::attention)
+# the serial exchange: its plans need no GPU
+xstage_add_test(push_plan_test SOURCES push_plan_test.cpp LIBRARIES xstage::attention)
+xstage_add_test(push_gpu_test SOURCES push_test.cu LIBRARIES xstage::attention xstage::peers)
+xstage_configure_cuda(push_gpu_test "${XSTAGE_GENCODE_HOPPER}")
+target_link_options(push_gpu_test PRIVATE -static-libstdc++ -static-libgcc)
