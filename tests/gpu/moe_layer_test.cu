@@ -1,0 +1,544 @@
+// The whole expert-parallel layer with co-located ranks against float64 on the CPU: every value of
+// random shapes and routings; then the same bits in a thousand graph replays and ten thousand
+// calls.
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "moe/grouped_gemm.hpp"
+#include "moe/weights.hpp"
+#include "moe_ranks.cuh"
+#include "xstage/error.hpp"
+#include "xstage/moe.hpp"
+
+namespace xstage::test {
+namespace {
+
+float to_float(std::uint8_t e4m3) {
+  __nv_fp8_e4m3 value;
+  value.__x = e4m3;
+  return static_cast<float>(value);
+}
+
+std::vector<std::uint16_t> random_bf16(std::size_t count, float spread, std::mt19937& random) {
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<std::uint16_t> values(count);
+  for (auto& value : values) value = float_to_bf16(normal(random));
+  return values;
+}
+
+// Matrices of one rank's experts, shared ones last: on the GPU prepared, on the host as numbers
+// that the prepared ones stand for.
+struct Weights {
+  Buffer w1, w1_scales, w2, w2_scales;
+  std::vector<float> gate_up;  // [experts][2 I][H], gate rows before up rows
+  std::vector<float> down;     // [experts][H][I]
+
+  Weights(const MoeShape& shape, int num_experts, int gpu, const xstage::Stream& stream,
+          std::mt19937& random) {
+    const auto hidden = static_cast<std::size_t>(shape.hidden);
+    const auto middle = static_cast<std::size_t>(shape.intermediate);
+    const auto count = static_cast<std::size_t>(num_experts);
+    const auto from1 = random_bf16(count * 2 * middle * hidden,
+                                   1.f / std::sqrt(static_cast<float>(shape.hidden)), random);
+    const auto from2 = random_bf16(count * hidden * middle,
+                                   1.f / std::sqrt(static_cast<float>(shape.intermediate)), random);
+    if (shape.dtype == DataType::bf16) {
+      gate_up = as_floats(from1);
+      down = as_floats(from2);
+      const Buffer plain = test::upload(from1, gpu);
+      w1 = Buffer(Buffer::Place::device, gpu, from1.size() * 2);
+      moe::interleave_gate_up(plain.data(), w1.data(), num_experts, shape.intermediate,
+                              shape.hidden, 2, stream);
+      w2 = test::upload(from2, gpu);
+    } else {
+      const Buffer plain = quantise(from1, 2 * num_experts, shape.intermediate, shape.hidden, gpu,
+                                    stream, w1_scales, gate_up);
+      w1 = Buffer(Buffer::Place::device, gpu, from1.size());
+      moe::interleave_gate_up(plain.data(), w1.data(), num_experts, shape.intermediate,
+                              shape.hidden, 1, stream);
+      w2 = quantise(from2, num_experts, shape.hidden, shape.intermediate, gpu, stream, w2_scales,
+                    down);
+    }
+    check(cudaDeviceSynchronize(), "weights");
+  }
+
+  [[nodiscard]] MoeWeights view() const {
+    return {w1.data(), w1_scales.as<float>(), w2.data(), w2_scales.as<float>()};
+  }
+
+ private:
+  static std::vector<float> as_floats(const std::vector<std::uint16_t>& bits) {
+    std::vector<float> values;
+    values.reserve(bits.size());
+    for (const auto b : bits) values.push_back(bf16_to_float(b));
+    return values;
+  }
+  static Buffer quantise(const std::vector<std::uint16_t>& from, int matrices, int rows, int k,
+                         int gpu, const xstage::Stream& stream, Buffer& scales,
+                         std::vector<float>& values) {
+    const Buffer plain = test::upload(from, gpu);
+    Buffer quantised(Buffer::Place::device, gpu, from.size());
+    const int row_blocks = (rows + 127) / 128;
+    const int k_blocks = (k + 127) / 128;
+    scales = Buffer(Buffer::Place::device, gpu,
+                    static_cast<std::size_t>(matrices) * row_blocks * k_blocks * 4);
+    moe::quantise_weights(plain.data(), quantised.data(), scales.as<float>(), matrices, rows, k,
+                          stream);
+    check(cudaDeviceSynchronize(), "quantise");
+    const auto bytes = download<std::uint8_t>(quantised);
+    const auto factors = download<float>(scales);
+    values.resize(bytes.size());
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const auto matrix = i / (static_cast<std::size_t>(rows) * k);
+      const auto row = i / static_cast<std::size_t>(k) % static_cast<std::size_t>(rows);
+      const auto column = i % static_cast<std::size_t>(k);
+      values[i] =
+          to_float(bytes[i]) * factors[(matrix * row_blocks + row / 128) * k_blocks + column / 128];
+    }
+    return quantised;
+  }
+};
+
+HostInputs random_inputs(const MoeShape& shape, int num_tokens, const RoutingKind& kind,
+                         std::mt19937& random) {
+  HostInputs inputs;
+  inputs.num_tokens = num_tokens;
+  const auto count = static_cast<std::size_t>(num_tokens) * shape.hidden;
+  std::normal_distribution<float> normal(0, 1);
+  if (shape.dtype == DataType::bf16) {
+    inputs.x.resize(count * 2);
+    const auto values = random_bf16(count, 1, random);
+    std::memcpy(inputs.x.data(), values.data(), count * 2);
+  } else {
+    for (std::size_t i = 0; i < count; ++i) {
+      inputs.x.push_back(__nv_fp8_e4m3(normal(random) * 64.f).__x);
+    }
+    inputs.x_scales.resize(static_cast<std::size_t>(num_tokens) * ((shape.hidden + 127) / 128));
+    for (auto& scale : inputs.x_scales) {
+      scale = static_cast<float>(random() % 1000 + 500) / 64000.f;
+    }
+  }
+  if (num_tokens > 2) {  // a token of zeros
+    const std::size_t row = inputs.x.size() / static_cast<std::size_t>(num_tokens);
+    std::fill_n(inputs.x.begin(), row, std::uint8_t{0});
+  }
+  inputs.ids = random_ids(shape, num_tokens, kind, random);
+  for (std::size_t i = 0; i < inputs.ids.size(); ++i) {
+    inputs.weights.push_back(random() % 16 == 0 ? 0.f
+                                                : static_cast<float>(random() % 4096) / 4096.f);
+  }
+  return inputs;
+}
+
+// One token through one expert, in float64.
+struct ExpertRow {
+  std::vector<double> value;
+  std::vector<double> magnitude;  // of the products of the second matrix
+};
+
+ExpertRow through_expert(const MoeShape& shape, const std::vector<double>& x, const float* gate_up,
+                         const float* down, double clamp) {
+  const int hidden = shape.hidden;
+  const int middle = shape.intermediate;
+  std::vector<double> h(static_cast<std::size_t>(middle));
+  for (int i = 0; i < middle; ++i) {
+    double gate = 0;
+    double up = 0;
+    const float* gate_row = gate_up + static_cast<std::size_t>(i) * hidden;
+    const float* up_row = gate_row + static_cast<std::size_t>(middle) * hidden;
+    for (int k = 0; k < hidden; ++k) {
+      gate += x[static_cast<std::size_t>(k)] * gate_row[k];
+      up += x[static_cast<std::size_t>(k)] * up_row[k];
+    }
+    if (clamp > 0) {
+      gate = std::min(gate, clamp);
+      up = std::clamp(up, -clamp, clamp);
+    }
+    h[static_cast<std::size_t>(i)] = gate / (1 + std::exp(-gate)) * up;
+  }
+  ExpertRow row;
+  row.value.resize(static_cast<std::size_t>(hidden));
+  row.magnitude.resize(static_cast<std::size_t>(hidden));
+  for (int n = 0; n < hidden; ++n) {
+    const float* w = down + static_cast<std::size_t>(n) * middle;
+    double sum = 0;
+    double magnitude = 0;
+    for (int i = 0; i < middle; ++i) {
+      const double product = h[static_cast<std::size_t>(i)] * w[i];
+      sum += product;
+      magnitude += std::fabs(product);
+    }
+    row.value[static_cast<std::size_t>(n)] = sum;
+    row.magnitude[static_cast<std::size_t>(n)] = magnitude;
+  }
+  return row;
+}
+
+struct Group {
+  MoeShape shape;
+  MoeOptions options;
+  std::vector<std::unique_ptr<MoeRank>> ranks;
+  std::vector<Weights> weights;
+  std::vector<MoeLayer> layers;
+
+  Group(int num_ranks, const MoeShape& s, const MoeOptions& o, std::mt19937& random)
+      : shape(s), options(o), ranks(make_moe_ranks(num_ranks, s, o)) {
+    for (auto& rank : ranks) {
+      const ExpertRange mine = moe_experts_of(shape, num_ranks, rank->memory.rank());
+      check(cudaSetDevice(rank->memory.device()), "cudaSetDevice");
+      weights.emplace_back(shape, mine.count + shape.num_shared_experts, rank->memory.device(),
+                           rank->handle(), random);
+      layers.emplace_back(rank->memory, shape, weights.back().view(),
+                          Workspace{rank->workspace.data(), rank->workspace.size()}, options);
+    }
+  }
+  void enqueue(std::size_t i) {
+    check(cudaSetDevice(ranks[i]->memory.device()), "cudaSetDevice");
+    layers[i].run(ranks[i]->call, ranks[i]->handle());
+  }
+  void finish() {
+    for (const auto& rank : ranks) rank->stream.synchronize();
+    for (const auto& layer : layers) ASSERT_TRUE(layer.status().fine) << layer.status().text;
+  }
+
+  // Every value of y of one rank. The bound follows the roundings: operands of the second product
+  // to bf16 or e4m3, its output to bf16, the sum to bf16.
+  void expect_right(std::size_t rank, const HostInputs& inputs) const {
+    const auto got = download<std::uint16_t>(ranks[rank]->y);
+    const moe::Partition experts{shape.num_experts, static_cast<int>(ranks.size())};
+    const bool is_fp8 = shape.dtype == DataType::fp8;
+    const double middle_error = is_fp8 ? 1.0 / 14 : 1.0 / 200;
+    const auto hidden = static_cast<std::size_t>(shape.hidden);
+    const std::size_t matrix = hidden * static_cast<std::size_t>(shape.intermediate);
+    double difference = 0;
+    double reference = 0;
+    for (int token = 0; token < inputs.num_tokens; ++token) {
+      const auto at = static_cast<std::size_t>(token);
+      std::vector<double> x(hidden);
+      for (std::size_t k = 0; k < hidden; ++k) {
+        if (is_fp8) {
+          x[k] = to_float(inputs.x[at * hidden + k]) *
+                 inputs.x_scales[at * ((hidden + 127) / 128) + k / 128];
+        } else {
+          std::uint16_t bits;
+          std::memcpy(&bits, &inputs.x[(at * hidden + k) * 2], 2);
+          x[k] = bf16_to_float(bits);
+        }
+      }
+      std::vector<double> sum(hidden, 0.0);
+      std::vector<double> bound(hidden, 1e-6);
+      for (int slot = 0; slot < shape.top_k + shape.num_shared_experts; ++slot) {
+        std::size_t owner = rank;
+        std::size_t local = 0;
+        double weight = 1;
+        if (slot < shape.top_k) {
+          const std::size_t entry = at * static_cast<std::size_t>(shape.top_k) + slot;
+          const int id = inputs.ids[entry];
+          if (id < 0) continue;
+          owner = static_cast<std::size_t>(experts.owner(id));
+          local = static_cast<std::size_t>(id - experts.first(static_cast<int>(owner)));
+          weight = inputs.weights[entry];
+        } else {
+          local =
+              static_cast<std::size_t>(experts.count(static_cast<int>(rank)) + slot - shape.top_k);
+        }
+        const Weights& w = weights[owner];
+        const ExpertRow row = through_expert(shape, x, w.gate_up.data() + local * 2 * matrix,
+                                             w.down.data() + local * matrix, options.clamp);
+        for (std::size_t n = 0; n < hidden; ++n) {
+          sum[n] += weight * row.value[n];
+          bound[n] += weight * (middle_error * row.magnitude[n] + std::fabs(row.value[n]) / 128);
+        }
+      }
+      for (std::size_t n = 0; n < hidden; ++n) {
+        const double value = bf16_to_float(got[at * hidden + n]);
+        ASSERT_TRUE(std::fabs(value - sum[n]) <= bound[n] + std::fabs(sum[n]) / 128)
+            << "rank " << rank << ", token " << token << ", column " << n << ": " << value
+            << " instead of " << sum[n];
+        difference += (value - sum[n]) * (value - sum[n]);
+        reference += sum[n] * sum[n];
+      }
+    }
+    if (reference > 0) {
+      EXPECT_LT(std::sqrt(difference / reference), is_fp8 ? 0.04 : 0.006) << "rank " << rank;
+    }
+  }
+};
+
+MoeOptions options_of(unsigned bits) {
+  MoeOptions options;
+  options.dispatch = (bits & 1) != 0 ? MoeTransfer::push : MoeTransfer::pull;
+  options.combine = (bits & 2) != 0 ? MoeTransfer::push : MoeTransfer::pull;
+  options.send_once = (bits & 4) == 0;
+  return options;
+}
+
+class MoeLayerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string why = why_no_gpu();
+    if (!why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_F(MoeLayerTest, RandomShapesAndRoutings) {
+  const std::uint32_t seed = choose_seed();
+  SCOPED_TRACE("--gtest_random_seed=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (const int num_ranks : {1, 2, 2, 3, 4, 8}) {
+    for (const DataType dtype : {DataType::bf16, DataType::fp8}) {
+      MoeShape shape;
+      shape.max_tokens = 8 + static_cast<int>(random() % 33);
+      shape.hidden = 64 * (1 + static_cast<int>(random() % 6));
+      shape.intermediate = 64 * (1 + static_cast<int>(random() % 4));
+      shape.num_experts = num_ranks + static_cast<int>(random() % 9);
+      shape.top_k = 1 + static_cast<int>(random() % 5);
+      shape.num_shared_experts = static_cast<int>(random() % 3);
+      shape.dtype = dtype;
+      MoeOptions options = options_of(random());
+      options.clamp = random() % 2 == 0 ? 0.f : 0.7f;
+      SCOPED_TRACE(
+          "ranks " + std::to_string(num_ranks) + " hidden " + std::to_string(shape.hidden) +
+          " intermediate " + std::to_string(shape.intermediate) + " experts " +
+          std::to_string(shape.num_experts) + " top_k " + std::to_string(shape.top_k) + " shared " +
+          std::to_string(shape.num_shared_experts) + " " + std::string(to_string(dtype)));
+      Group group(num_ranks, shape, options, random);
+      const RoutingKind kinds[] = {{0, 0, false}, {0.3, 0, true}, {0, 0.7, true}};
+      for (int round = 0; round < 3; ++round) {
+        std::vector<HostInputs> inputs;
+        for (const auto& rank : group.ranks) {
+          const auto most = static_cast<unsigned>(shape.max_tokens);
+          const int num_tokens = random() % 4 == 0 ? 0 : static_cast<int>(random() % (most + 1));
+          inputs.push_back(random_inputs(shape, num_tokens, kinds[round], random));
+          rank->upload(inputs.back());
+        }
+        for (std::size_t i = 0; i < group.ranks.size(); ++i) group.enqueue(i);
+        group.finish();
+        for (std::size_t i = 0; i < group.ranks.size(); ++i) {
+          group.expect_right(i, inputs[i]);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// What the rows travel through does not change a bit of the result.
+TEST_F(MoeLayerTest, AllWaysGiveTheSameBits) {
+  const std::uint32_t seed = choose_seed();
+  SCOPED_TRACE("--gtest_random_seed=" + std::to_string(seed));
+  MoeShape shape;
+  shape.max_tokens = 50;
+  shape.hidden = 384;
+  shape.intermediate = 192;
+  shape.num_experts = 12;
+  shape.top_k = 4;
+  shape.num_shared_experts = 1;
+  std::vector<std::vector<std::uint16_t>> first;
+  for (const unsigned bits : {0u, 1u, 2u, 3u, 4u}) {
+    std::mt19937 random(seed);  // the same weights and inputs
+    Group group(2, shape, options_of(bits), random);
+    for (std::size_t i = 0; i < 2; ++i) {
+      group.ranks[i]->upload(random_inputs(shape, i == 0 ? 50 : 13, {}, random));
+    }
+    for (std::size_t i = 0; i < 2; ++i) group.enqueue(i);
+    group.finish();
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto y = download<std::uint16_t>(group.ranks[i]->y);
+      if (bits == 0) {
+        first.push_back(y);
+      } else {
+        EXPECT_EQ(y, first[i]) << "way " << bits << ", rank " << i;
+      }
+    }
+  }
+}
+
+// Inputs that lie in input() are taken from there.
+TEST_F(MoeLayerTest, ReadsItsOwnInputs) {
+  std::mt19937 random(11);
+  MoeShape shape;
+  shape.max_tokens = 20;
+  shape.hidden = 256;
+  shape.intermediate = 128;
+  shape.num_experts = 4;
+  shape.top_k = 2;
+  Group group(1, shape, {}, random);
+  MoeRank& rank = *group.ranks[0];
+  const HostInputs inputs = random_inputs(shape, 20, {}, random);
+  rank.upload(inputs);
+  group.enqueue(0);
+  group.finish();
+  group.expect_right(0, inputs);
+  const auto wanted = download<std::uint16_t>(rank.y);
+  const MoeInput input = group.layers[0].input();
+  check(cudaMemset(rank.y.data(), 0xff, rank.y.size()), "memset");
+  check(cudaMemset2D(input.x, input.row_bytes, 0, 256 + 8, 20), "memset");
+  check(cudaMemcpy2D(input.x, input.row_bytes, inputs.x.data(), 256, 256, 20, cudaMemcpyDefault),
+        "x");
+  check(cudaMemcpy2D(input.scales, input.scale_row_bytes, inputs.x_scales.data(), 8, 8, 20,
+                     cudaMemcpyDefault),
+        "scales");
+  check(cudaDeviceSynchronize(), "copies");
+  rank.call.x = nullptr;
+  rank.call.x_scales = nullptr;
+  group.enqueue(0);
+  group.finish();
+  EXPECT_EQ(download<std::uint16_t>(rank.y), wanted);
+}
+
+__global__ void compare_kernel(const uint4* got, const uint4* wanted, int num_vectors,
+                               unsigned long long* num_wrong) {
+  for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < num_vectors;
+       i += static_cast<int>(gridDim.x * blockDim.x)) {
+    const uint4 a = got[i];
+    const uint4 b = wanted[i];
+    if (a.x != b.x || a.y != b.y || a.z != b.z || a.w != b.w) atomicAdd(num_wrong, 1ull);
+  }
+}
+
+// Sets of inputs whose results were compared with the reference once; after that, bits.
+struct Sets {
+  static constexpr std::size_t kCount = 4;
+  std::vector<std::vector<HostInputs>> inputs;             // [set][rank]
+  std::vector<std::vector<std::vector<std::uint16_t>>> y;  // the same
+
+  Sets(Group& group, const std::vector<int>& num_tokens, std::mt19937& random) {
+    for (std::size_t set = 0; set < kCount; ++set) {
+      inputs.emplace_back();
+      y.emplace_back();
+      for (std::size_t i = 0; i < group.ranks.size(); ++i) {
+        inputs[set].push_back(random_inputs(group.shape, num_tokens[i], {0.1, 0.1, true}, random));
+        group.ranks[i]->upload(inputs[set][i]);
+      }
+      for (std::size_t i = 0; i < group.ranks.size(); ++i) group.enqueue(i);
+      group.finish();
+      for (std::size_t i = 0; i < group.ranks.size(); ++i) {
+        group.expect_right(i, inputs[set][i]);
+        auto all = download<std::uint16_t>(group.ranks[i]->y);
+        all.resize(static_cast<std::size_t>(num_tokens[i]) * group.shape.hidden);
+        y[set].push_back(std::move(all));
+      }
+    }
+  }
+};
+
+MoeShape soak_shape(DataType dtype) {
+  MoeShape shape;
+  shape.max_tokens = 48;
+  shape.hidden = 256;
+  shape.intermediate = 128;
+  shape.num_experts = 6;
+  shape.top_k = 3;
+  shape.num_shared_experts = 1;
+  shape.dtype = dtype;
+  return shape;
+}
+
+TEST_F(MoeLayerTest, ThousandReplaysWithChangingInputs) {
+  const std::uint32_t seed = choose_seed();
+  SCOPED_TRACE("--gtest_random_seed=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  Group group(2, soak_shape(DataType::fp8), {}, random);
+  const std::vector<int> num_tokens = {48, 5};
+  Sets sets(group, num_tokens, random);
+  std::vector<cudaGraphExec_t> graphs;
+  for (std::size_t i = 0; i < 2; ++i) {
+    cudaGraph_t captured = nullptr;
+    const cudaStream_t stream = group.ranks[i]->stream.get();
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+    group.enqueue(i);
+    check(cudaStreamEndCapture(stream, &captured), "capture");
+    graphs.emplace_back();
+    check(cudaGraphInstantiate(&graphs.back(), captured, 0), "instantiate");
+    check(cudaGraphDestroy(captured), "destroy");
+  }
+  for (int replay = 0; replay < 1000; ++replay) {
+    const std::size_t set = random() % Sets::kCount;
+    for (std::size_t i = 0; i < 2; ++i) group.ranks[i]->upload(sets.inputs[set][i]);
+    for (std::size_t i = 0; i < 2; ++i) {
+      check(cudaSetDevice(group.ranks[i]->memory.device()), "cudaSetDevice");
+      check(cudaGraphLaunch(graphs[i], group.ranks[i]->stream.get()), "launch");
+    }
+    group.finish();
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto got = download<std::uint16_t>(group.ranks[i]->y);
+      ASSERT_TRUE(std::equal(sets.y[set][i].begin(), sets.y[set][i].end(), got.begin()))
+          << "replay " << replay << ", rank " << i;
+    }
+  }
+  for (const auto graph : graphs) (void)cudaGraphExecDestroy(graph);
+}
+
+TEST_F(MoeLayerTest, TenThousandCallsInARow) {
+  const std::uint32_t seed = choose_seed();
+  SCOPED_TRACE("--gtest_random_seed=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  Group group(2, soak_shape(DataType::bf16), options_of(2), random);
+  const std::vector<int> num_tokens = {31, 48};
+  Sets sets(group, num_tokens, random);
+  struct OnGpu {
+    Buffer x, ids, weights, y;
+  };
+  std::vector<std::vector<OnGpu>> inputs(Sets::kCount);
+  for (std::size_t set = 0; set < Sets::kCount; ++set) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const int gpu = group.ranks[i]->memory.device();
+      OnGpu& on_gpu = inputs[set].emplace_back();
+      on_gpu.x = test::upload(sets.inputs[set][i].x, gpu);
+      on_gpu.ids = test::upload(sets.inputs[set][i].ids, gpu);
+      on_gpu.weights = test::upload(sets.inputs[set][i].weights, gpu);
+      on_gpu.y = test::upload(sets.y[set][i], gpu);
+    }
+  }
+  std::vector<Buffer> num_wrong;
+  for (const auto& rank : group.ranks) {
+    num_wrong.push_back(test::upload(std::vector<unsigned long long>{0}, rank->memory.device()));
+  }
+  for (int call = 0; call < 10000; ++call) {
+    auto& set = inputs[random() % Sets::kCount];
+    for (std::size_t i = 0; i < 2; ++i) {
+      MoeRank& rank = *group.ranks[i];
+      rank.call.x = set[i].x.data();
+      rank.call.topk_ids = set[i].ids.data();
+      rank.call.topk_weights = set[i].weights.as<float>();
+      group.enqueue(i);
+      compare_kernel<<<8, 256, 0, rank.stream.get()>>>(rank.y.as<uint4>(), set[i].y.as<uint4>(),
+                                                       num_tokens[i] * group.shape.hidden / 8,
+                                                       num_wrong[i].as<unsigned long long>());
+    }
+    // Ranks must not get so far apart that one fills its queue before another is enqueued.
+    if (call % 50 == 49) group.finish();
+  }
+  group.finish();
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(download<unsigned long long>(num_wrong[i])[0], 0u) << "rank " << i;
+  }
+}
+
+TEST_F(MoeLayerTest, RefusesBadCallsBeforeAnyLaunch) {
+  std::mt19937 random(5);
+  const MoeShape shape = soak_shape(DataType::fp8);
+  Group group(1, shape, {}, random);
+  MoeCall call;
+  call.num_tokens = 49;
+  try {
+    group.layers[0].run(call, group.ranks[0]->handle());
+    ADD_FAILURE() << "49 tokens of 48 were taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.category(), ErrorCategory::usage);
+    EXPECT_NE(std::string(error.what()).find("num_tokens is 49: legal 0..48"), std::string::npos);
+  }
+  MoeWeights none;
+  EXPECT_THROW(
+      MoeLayer(group.ranks[0]->memory, shape, none,
+               Workspace{group.ranks[0]->workspace.data(), group.ranks[0]->workspace.size()}),
+      Error);
+}
+
+}  // namespace
+}  // namespace xstage::test
