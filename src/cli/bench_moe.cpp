@@ -186,10 +186,21 @@ void print_result(const LayerRun& run, const std::string& name, const LayerResul
 }
 
 int run_bench(const BenchMoeOptions& options, Console& console) {
-  if (!options.out.empty() && !options.force && std::filesystem::exists(options.out)) {
+  LayerRun common = parse_run(options);
+  // Started by torchrun, mpirun or srun: a rank a process, each on its own GPU; rank 0 speaks.
+  const LaunchInfo launch = read_launch();
+  std::unique_ptr<Group> group;
+  if (launch.num_ranks > 1) {
+    group = std::make_unique<Group>(Group::join(launch));
+    common.group = group.get();
+    common.num_ranks = launch.num_ranks;
+    common.devices = {launch.local_rank};
+    if (launch.rank != 0) console.hush();
+  }
+  const bool speaks = launch.rank == 0;
+  if (speaks && !options.out.empty() && !options.force && std::filesystem::exists(options.out)) {
     throw Error(ErrorCategory::usage, fmt::format("{}: exists; --force replaces it", options.out));
   }
-  const LayerRun common = parse_run(options);
   const MachineRates rates = moe::measure_rates(common.devices);
   console.print("copy {:.0f} GB/s, read {:.0f} GB/s, from host {:.1f} GB/s", rates.local_copy,
                 rates.local_read, rates.from_host);
@@ -238,7 +249,7 @@ int run_bench(const BenchMoeOptions& options, Console& console) {
                {"repeats", common.num_repeats},
                {"rates", to_json(rates)},
                {"results", results}};
-  if (!options.out.empty()) {
+  if (speaks && !options.out.empty()) {
     write_text_file(options.out, file.dump(1) + "\n",
                     options.force ? Overwrite::yes : Overwrite::no);
     console.print("wrote {}\n", options.out);

@@ -4,8 +4,10 @@
 #include <cuda_runtime.h>
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "device/ptx.cuh"
 #include "moe/layer.hpp"
@@ -183,7 +185,9 @@ class Measurement {
       : run_(run), progress_(progress), ids_(random_routing(run)) {
     geometry_ = make_geometry(run.shape, run.num_ranks);
     progress_("random weights and inputs");
-    for (std::size_t rank = 0; rank < run.devices.size(); ++rank) make_data(rank);
+    for (std::size_t i = 0; i < run.devices.size(); ++i) {
+      make_data(run.group != nullptr ? run.group->rank() : static_cast<int>(i), run.devices[i]);
+    }
     for (const Way& way : run.ways) {
       progress_("memory and emulated ranks");
       make_way(way);
@@ -193,10 +197,9 @@ class Measurement {
   LayerResult measure() {
     LayerResult result;
     result.volume = volume_of(run_, ids_);
-    result.emulated = static_cast<int>(run_.devices.size()) < run_.num_ranks;
-    std::vector<std::array<std::vector<double>, kNumPhases>> phases(ways_.size());
-    std::vector<std::vector<double>> wholes(ways_.size());
+    result.emulated = is_emulated();
     constexpr int kWarmup = 2;
+    std::vector<double> samples;  // [repeat][way][phases, then the whole]
     for (int repeat = -kWarmup; repeat < run_.num_repeats; ++repeat) {
       progress_("repeat " + std::to_string(std::max(repeat, 0) + 1) + " of " +
                 std::to_string(run_.num_repeats));
@@ -204,23 +207,31 @@ class Measurement {
         const auto times = time_phases(way);
         const double whole = time_whole(way);
         if (repeat < 0) continue;
-        for (int i = 0; i < kNumPhases; ++i) phases[way][i].push_back(times[i]);
-        wholes[way].push_back(whole);
+        samples.insert(samples.end(), times.begin(), times.end());
+        samples.push_back(whole);
       }
     }
+    take_slowest(samples);
     for (std::size_t way = 0; way < ways_.size(); ++way) {
-      const auto& p = phases[way];
+      const auto spread = [&](std::size_t i) {
+        std::vector<double> of_one;
+        for (std::size_t at = way * (kNumPhases + 1) + i; at < samples.size();
+             at += ways_.size() * (kNumPhases + 1)) {
+          of_one.push_back(samples[at]);
+        }
+        return spread_of(std::move(of_one));
+      };
       LayerTimes times;
       times.way = run_.ways[way];
-      times.stage = spread_of(p[0]);
-      times.route = spread_of(p[1]);
-      times.dispatch = spread_of(p[2]);
-      times.linear1 = spread_of(p[3]);
-      times.linear2 = spread_of(p[4]);
-      times.scatter = spread_of(p[5]);
-      times.meet = spread_of(p[6]);
-      times.sum = spread_of(p[7]);
-      times.whole = spread_of(wholes[way]);
+      times.stage = spread(0);
+      times.route = spread(1);
+      times.dispatch = spread(2);
+      times.linear1 = spread(3);
+      times.linear2 = spread(4);
+      times.scatter = spread(5);
+      times.meet = spread(6);
+      times.sum = spread(7);
+      times.whole = spread(8);
       times.finite = is_finite(way);
       times.peer_bytes = ways_[way][0].layer->exchange().peer_layout().bytes;
       times.workspace_bytes = ways_[way][0].layer->exchange().local_layout().bytes;
@@ -230,14 +241,32 @@ class Measurement {
   }
 
  private:
-  void make_data(std::size_t rank) {
+  [[nodiscard]] bool is_emulated() const {
+    return run_.group == nullptr && static_cast<int>(run_.devices.size()) < run_.num_ranks;
+  }
+
+  // Of each sample the slowest rank's.
+  void take_slowest(std::vector<double>& samples) const {
+    if (run_.group == nullptr) return;
+    const std::string_view mine(reinterpret_cast<const char*>(samples.data()),
+                                samples.size() * sizeof(double));
+    for (const std::string& theirs : run_.group->all_gather(mine)) {
+      std::vector<double> values(theirs.size() / sizeof(double));
+      std::memcpy(values.data(), theirs.data(), theirs.size());
+      for (std::size_t i = 0; i < std::min(values.size(), samples.size()); ++i) {
+        samples[i] = std::max(samples[i], values[i]);
+      }
+    }
+  }
+
+  void make_data(int rank, int device) {
     auto data = std::make_unique<RankData>();
-    data->device = run_.devices[rank];
+    data->device = device;
     check_cuda(cudaSetDevice(data->device), "cudaSetDevice");
     data->stream = std::make_unique<probing::Stream>(data->device);
-    const int num_local = geometry_.experts.count(static_cast<int>(rank)) + geometry_.num_shared;
+    const int num_local = geometry_.experts.count(rank) + geometry_.num_shared;
     data->weights = std::make_unique<WeightBuffers>(run_.shape, num_local, data->device,
-                                                    run_.seed + 100 * rank);
+                                                    run_.seed + 100 * static_cast<unsigned>(rank));
     const auto tokens = static_cast<std::size_t>(std::max(run_.num_tokens, 1));
     const auto make = [&](std::size_t bytes) {
       return Buffer(Buffer::Place::device, data->device, std::max<std::size_t>(bytes, 16));
@@ -246,9 +275,9 @@ class Measurement {
     data->x_scales = make(tokens * geometry_.num_scales * 4);
     const bool is_fp8 = geometry_.num_scales > 0;
     fill(data->x.data(), tokens * geometry_.hidden, is_fp8 ? Fill::e4m3 : Fill::bf16,
-         is_fp8 ? 64.f : 1.f, run_.seed + rank);
+         is_fp8 ? 64.f : 1.f, run_.seed + static_cast<unsigned>(rank));
     fill(data->x_scales.data(), tokens * geometry_.num_scales, Fill::scale, 1.f / 64, run_.seed);
-    const auto& ids = ids_[rank];
+    const auto& ids = ids_[static_cast<std::size_t>(rank)];
     data->ids = make(ids.size() * 4);
     data->topk_weights = make(ids.size() * 4);
     fill(data->topk_weights.data(), ids.size(), Fill::scale,
@@ -268,10 +297,18 @@ class Measurement {
     options.send_once = way.send_once;
     const std::size_t bytes = MoeLayer::buffer_bytes(run_.shape, run_.num_ranks, options);
     std::vector<RankOfWay> ranks;
-    for (PeerMemory& real : PeerMemory::create_local(run_.devices, bytes)) {
-      const auto idx = static_cast<std::size_t>(real.rank());
+    std::vector<PeerMemory> members;
+    if (run_.group != nullptr) {
+      PeerOptions peer;
+      peer.device = run_.devices[0];
+      members.push_back(PeerMemory::create(*run_.group, bytes, peer));
+    } else {
+      members = PeerMemory::create_local(run_.devices, bytes);
+    }
+    for (PeerMemory& real : members) {
+      const std::size_t idx = ranks.size();
       const int device = run_.devices[idx];
-      if (static_cast<int>(run_.devices.size()) < run_.num_ranks) {
+      if (is_emulated()) {
         real = PeerMemory::emulate(std::move(real), run_.num_ranks, {run_.ghosts, device});
       }
       RankOfWay& rank = ranks.emplace_back(std::move(real));
@@ -291,6 +328,7 @@ class Measurement {
     }
     ways_.push_back(std::move(ranks));
     capture(ways_.back());
+    if (run_.group != nullptr) run_.group->barrier();
   }
 
   // What a rank finds in its memory, and what emulated ranks would have written.
@@ -385,12 +423,14 @@ class Measurement {
     }
   }
 
-  void prepare(std::size_t i, std::uint64_t delay_ns) const {
+  // Poisons y, gives the host time to enqueue what follows, and meets the other ranks.
+  void prepare(const RankOfWay& rank, std::size_t i, std::uint64_t delay_ns) const {
     check_cuda(cudaSetDevice(data_[i]->device), "cudaSetDevice");
     const cudaStream_t stream = data_[i]->stream->get();
     check_cuda(cudaMemsetAsync(data_[i]->y.data(), 0xff, data_[i]->y.size(), stream), "poison");
     delay_kernel<<<1, 1, 0, stream>>>(delay_ns);
     check_cuda(cudaGetLastError(), "delay");
+    rank.layer->exchange().meet({stream});
   }
 
   [[nodiscard]] double elapsed_us(std::size_t rank, int from, int to) const {
@@ -403,8 +443,9 @@ class Measurement {
 
   std::array<double, kNumPhases> time_phases(std::size_t way) {
     auto& ranks = ways_[way];
+    if (run_.group != nullptr) run_.group->barrier();
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      prepare(i, 150'000);
+      prepare(ranks[i], i, 150'000);
       enqueue(ranks[i], *data_[i], true);
     }
     finish(ranks);
@@ -420,7 +461,7 @@ class Measurement {
   double time_whole(std::size_t way) {
     auto& ranks = ways_[way];
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      prepare(i, 60'000);
+      prepare(ranks[i], i, 60'000);
       const cudaStream_t stream = data_[i]->stream->get();
       check_cuda(cudaEventRecord(data_[i]->events[0], stream), "cudaEventRecord");
       check_cuda(cudaGraphLaunch(ranks[i].graph, stream), "cudaGraphLaunch");

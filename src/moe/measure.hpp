@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "xstage/group.hpp"
 #include "xstage/moe.hpp"
 #include "xstage/peers.hpp"
 
@@ -31,6 +32,8 @@ struct LayerRun {
   int num_ranks = 2;
   // GPUs of the ranks that compute, the first ones; the others are emulated.
   std::vector<int> devices = {0};
+  // Instead: one rank per process, this process's on devices[0]. num_ranks is the group's.
+  Group* group = nullptr;
   Placement ghosts = Placement::device;  // of emulated ranks: local memory or pinned host memory
   double skew = 0;                       // popularity of the i-th expert ~ 1 / i^skew
   std::uint64_t seed = 1;
@@ -81,8 +84,9 @@ struct MachineRates {
 
 [[nodiscard]] MachineRates measure_rates(const std::vector<int>& devices);
 
-// Random weights and inputs; every way of `run` is measured in turn, repeat by repeat. Throws as
-// MoeLayer does.
+// Random weights and inputs; every way of `run` is measured in turn, repeat by repeat. All ranks
+// meet on the GPU before the clock starts. Collective in a group; the same result on all ranks.
+// Throws as MoeLayer does.
 [[nodiscard]] LayerResult measure_layer(const LayerRun& run,
                                         const std::function<void(const std::string&)>& progress);
 
