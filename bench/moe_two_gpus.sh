@@ -39,6 +39,7 @@ bench() {
     step "$name" "$limit" "$tools/xstage" bench moe "$@" --out "$out/$name.json" --force
     return
   fi
+  # shellcheck disable=SC2016  # the inner shell expands
   step "$name" "$limit" bash -c '
     export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29533
     RANK=1 LOCAL_RANK=1 "$@" >/dev/null & second=$!

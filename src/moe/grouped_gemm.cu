@@ -162,7 +162,26 @@ void launch_for(const GroupedGemm& g, int num_sms, Stream stream) {
   }
 }
 
+template <class Traits>
+void load() {
+  cudaFuncAttributes attributes{};
+  check_cuda(cudaFuncGetAttributes(&attributes, grouped_gemm_kernel<Traits>), "loading");
+}
+
+template <GemmType kType>
+void load_all() {
+  constexpr int kBlocks = kManyRowsClusterBlocks<kType>;
+  load<GemmTraits<kType, GemmOutput::plain, true, 1>>();
+  load<GemmTraits<kType, GemmOutput::swiglu, true, 1>>();
+  load<GemmTraits<kType, GemmOutput::plain, false, kBlocks>>();
+  load<GemmTraits<kType, GemmOutput::swiglu, false, kBlocks>>();
+}
+
 }  // namespace
+
+void load_grouped_gemm(GemmType type) {
+  type == GemmType::bf16 ? load_all<GemmType::bf16>() : load_all<GemmType::fp8>();
+}
 
 void grouped_gemm(const GroupedGemm& gemm, Stream stream) {
   validate(gemm);

@@ -77,6 +77,10 @@ struct GroupedGemm {
 
 [[nodiscard]] std::size_t grouped_gemm_workspace_bytes() noexcept;
 
+// Loads the kernels of a type into the current context. A first call does so too, but loading may
+// wait for running kernels, and these for other ranks of the same process.
+void load_grouped_gemm(GemmType type);
+
 // Throws Error(usage) naming the field, its value and what is legal; looks at nothing but the
 // struct.
 void validate(const GroupedGemm& gemm);

@@ -39,6 +39,7 @@ Layer::Layer(PeerMemory& memory, const MoeShape& shape, const MoeWeights& weight
              const Workspace& workspace, const MoeOptions& options)
     : exchange_(memory, shape, workspace, options), weights_(weights) {
   check_weights(shape, weights);
+  load_grouped_gemm(shape.dtype == DataType::fp8 ? GemmType::fp8 : GemmType::bf16);
 }
 
 void Layer::linear1(const MoeCall& call, Stream stream) const {
