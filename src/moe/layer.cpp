@@ -5,6 +5,7 @@
 
 #include "moe/grouped_gemm.hpp"
 #include "moe/problem.hpp"
+#include "peers/cuda_check.hpp"
 
 namespace xstage {
 namespace moe {
@@ -39,6 +40,7 @@ Layer::Layer(PeerMemory& memory, const MoeShape& shape, const MoeWeights& weight
              const Workspace& workspace, const MoeOptions& options)
     : exchange_(memory, shape, workspace, options), weights_(weights) {
   check_weights(shape, weights);
+  const peers::DeviceScope scope(memory.device());
   load_grouped_gemm(shape.dtype == DataType::fp8 ? GemmType::fp8 : GemmType::bf16);
 }
 
