@@ -24,6 +24,7 @@
 #include "xstage/peers.hpp"
 #include "xstage/send.hpp"
 #include "xstage/tensor.hpp"
+#include "xstage/timeline.hpp"
 
 namespace xstage {
 
@@ -58,6 +59,9 @@ struct AttentionCall {
   bool lse = false;  // exchange the log-sum-exp as well
   bool split_last_wave = true;
   float rescale_threshold = 0.f;  // see AttentionOptions
+  // run() waits as well, in its own kernel where that is possible: saves the launch of wait(),
+  // which then has nothing left to do.
+  bool wait = false;
 };
 
 enum class ExchangePath : std::uint8_t {
@@ -124,6 +128,12 @@ class UlyssesAttention {
   [[nodiscard]] TensorView out() const;
   // [batch, all heads, own rows]; null unless the call asked for it.
   [[nodiscard]] const float* lse() const;
+
+  // Writes down what the fused path's senders do, of the first `max_tiles` tiles of every SM, in
+  // the calls from now on (not in those that were captured before); 0: no longer. Allocates.
+  void record(int max_tiles);
+  // Of the latest call that was recorded; it has to be complete. Waits for the GPU.
+  [[nodiscard]] Timeline timeline() const;
 
   // For the next calls; the same on all ranks.
   void set_options(const UlyssesOptions& options);

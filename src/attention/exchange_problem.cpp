@@ -245,6 +245,7 @@ ExchangeProblem make_exchange_problem(const ExchangeRank& who, const AttentionSh
   problem.num_heads = static_cast<std::int32_t>(max.num_heads);
   problem.first_head = static_cast<std::int32_t>(first_head);
   problem.lse = call.lse;
+  problem.wait = call.wait;
 
   check_tensor_heads("q", q.num_heads, own_heads, who.rank);
   const std::int64_t heads_per_kv = max.num_heads / num_kv_heads(max);

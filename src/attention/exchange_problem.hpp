@@ -29,6 +29,7 @@ struct ExchangeProblem {
   std::int32_t num_heads = 0;   // of all ranks
   std::int32_t first_head = 0;  // of this rank's heads among them
   bool lse = false;
+  bool wait = false;
   ExchangePath path = ExchangePath::fused;  // fused or serial
   std::string reason;                       // why not fused
 };

@@ -6,9 +6,8 @@
 #include <cmath>
 #include <string>
 
+#include "attention/forward_host.cuh"
 #include "attention/forward_kernel.cuh"
-#include "attention/problem.hpp"
-#include "xstage/attention.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage {
@@ -27,7 +26,24 @@ int device_attribute(cudaDeviceAttr attribute, int device) {
   return value;
 }
 
-// The current device, if the kernels can run there.
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+// The driver's entry point, looked up at run time: programs start on machines without a driver.
+EncodeTiled tensor_map_encoder() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                              cudaEnableDefault, &result),
+             "cudaGetDriverEntryPointByVersion");
+  if (result != cudaDriverEntryPointSuccess || function == nullptr) {
+    throw Error(ErrorCategory::not_possible,
+                "attention: this driver has no tensor maps (CUDA 12 is needed)");
+  }
+  return reinterpret_cast<EncodeTiled>(function);
+}
+
+}  // namespace
+
 int hopper_device() {
   int device = 0;
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
@@ -57,26 +73,8 @@ void check_device(const char* name, const void* pointer, int device) {
   }
 }
 
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's entry point, looked up at run time: programs start on machines without a driver.
-EncodeTiled tensor_map_encoder() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                              cudaEnableDefault, &result),
-             "cudaGetDriverEntryPointByVersion");
-  if (result != cudaDriverEntryPointSuccess || function == nullptr) {
-    throw Error(ErrorCategory::not_possible,
-                "attention: this driver has no tensor maps (CUDA 12 is needed)");
-  }
-  return reinterpret_cast<EncodeTiled>(function);
-}
-
-// Boxes of `box_rows` rows of 64 elements of one head. Rows end at num_rows; what a load asks for
-// beyond is zero, what a store puts there is dropped.
-CUtensorMap make_tensor_map(EncodeTiled encode, const TensorView& t, std::int64_t num_rows,
-                            int box_rows) {
+CUtensorMap make_tensor_map(const TensorView& t, std::int64_t num_rows, int box_rows) {
+  static const EncodeTiled encode = tensor_map_encoder();
   // Strides of dimensions of size 1 are never used, but have to be legal.
   const auto stride_bytes = [](std::int64_t stride, std::int64_t size) {
     return static_cast<cuuint64_t>(size > 1 ? stride * 2 : 16);
@@ -104,6 +102,42 @@ CUtensorMap make_tensor_map(EncodeTiled encode, const TensorView& t, std::int64_
   return map;
 }
 
+ForwardParams make_forward_params(const Problem& problem, const TensorView& q, const TensorView& k,
+                                  const TensorView& v, const ForwardOutputs& outputs,
+                                  const Workspace& workspace) {
+  const int box_keys = block_keys(problem.head_dim, problem.causal);
+  ForwardParams params{};
+  if (problem.num_ctas > 0) params.q = make_tensor_map(q, q.num_rows, kGroupRows);
+  if (problem.num_ctas > 0 && problem.num_keys > 0) {
+    params.k = make_tensor_map(k, problem.num_keys, box_keys);
+    params.v = make_tensor_map(v, problem.num_keys, box_keys);
+  }
+  params.order = problem.order;
+  params.num_heads = problem.num_heads;
+  params.num_query_rows = problem.num_query_rows;
+  params.num_keys = problem.num_keys;
+  params.heads_per_kv = problem.num_heads > 0 ? problem.num_heads / problem.num_kv_heads : 1;
+  params.scale = problem.scale;
+  params.scale_log2 = problem.scale * 1.44269504088896340736f;
+  params.keep_below = outputs.rescale_threshold;
+  params.lse = outputs.lse;
+  const WorkspaceLayout layout = workspace_layout(problem);
+  if (layout.bytes > 0) {
+    char* base = static_cast<char*>(workspace.data);
+    const auto counter = [base](std::size_t offset) {
+      return reinterpret_cast<std::uint32_t*>(base + offset);
+    };
+    params.num_taken = counter(WorkspaceLayout::kTakenOffset);
+    params.num_done = counter(WorkspaceLayout::kDoneOffset);
+    params.part_arrivals = counter(WorkspaceLayout::kArrivalsOffset);
+    params.part_stats = reinterpret_cast<float4*>(base + layout.stats_offset);
+    params.part_rows = reinterpret_cast<float4*>(base + layout.rows_offset);
+  }
+  return params;
+}
+
+namespace {
+
 template <class Traits>
 void launch(const Problem& problem, const ForwardParams& params, Stream stream) {
   const auto kernel = attention_forward_kernel<Traits>;
@@ -129,6 +163,41 @@ void launch_for(const Problem& p, const ForwardParams& params, Stream stream) {
 }
 
 }  // namespace
+
+void enqueue_forward(const Problem& problem, const TensorView& q, const TensorView& k,
+                     const TensorView& v, const TensorView& out, const ForwardOutputs& outputs,
+                     const Workspace& workspace, Stream stream) {
+  if (problem.num_ctas == 0) return;
+  ForwardParams params = make_forward_params(problem, q, k, v, outputs, workspace);
+  params.out = make_tensor_map(out, out.num_rows, kGroupRows);
+  if (problem.dtype == DataType::bf16) {
+    launch_for<__nv_bfloat16>(problem, params, stream);
+  } else {
+    launch_for<__half>(problem, params, stream);
+  }
+}
+
+namespace {
+
+template <typename Element>
+void load_kernels_of() {
+  cudaFuncAttributes attributes{};
+  const auto load = [&](auto kernel) {
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  };
+  load(attention_forward_kernel<ForwardTraits<Element, 128, true>>);
+  load(attention_forward_kernel<ForwardTraits<Element, 128, false>>);
+  load(attention_forward_kernel<ForwardTraits<Element, 64, true>>);
+  load(attention_forward_kernel<ForwardTraits<Element, 64, false>>);
+}
+
+}  // namespace
+
+void load_forward_kernels() {
+  load_kernels_of<__nv_bfloat16>();
+  load_kernels_of<__half>();
+}
+
 }  // namespace attention
 
 std::size_t attention_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,
@@ -156,40 +225,8 @@ void attention_forward(const TensorView& q, const TensorView& k, const TensorVie
   check_device("lse", options.lse, device);
   if (layout.bytes > 0) check_device("workspace.data", workspace.data, device);
 
-  const EncodeTiled encode = tensor_map_encoder();
-  const int box_keys = block_keys(problem.head_dim, problem.causal);
-  ForwardParams params{};
-  params.q = make_tensor_map(encode, q, q.num_rows, kGroupRows);
-  params.out = make_tensor_map(encode, out, out.num_rows, kGroupRows);
-  if (problem.num_keys > 0) {
-    params.k = make_tensor_map(encode, k, problem.num_keys, box_keys);
-    params.v = make_tensor_map(encode, v, problem.num_keys, box_keys);
-  }
-  params.order = problem.order;
-  params.num_heads = problem.num_heads;
-  params.num_query_rows = problem.num_query_rows;
-  params.num_keys = problem.num_keys;
-  params.heads_per_kv = problem.num_heads / problem.num_kv_heads;
-  params.scale = problem.scale;
-  params.scale_log2 = problem.scale * 1.44269504088896340736f;
-  params.keep_below = options.rescale_threshold;
-  params.lse = options.lse;
-  if (layout.bytes > 0) {
-    char* base = static_cast<char*>(workspace.data);
-    const auto counter = [base](std::size_t offset) {
-      return reinterpret_cast<std::uint32_t*>(base + offset);
-    };
-    params.num_taken = counter(WorkspaceLayout::kTakenOffset);
-    params.num_done = counter(WorkspaceLayout::kDoneOffset);
-    params.part_arrivals = counter(WorkspaceLayout::kArrivalsOffset);
-    params.part_stats = reinterpret_cast<float4*>(base + layout.stats_offset);
-    params.part_rows = reinterpret_cast<float4*>(base + layout.rows_offset);
-  }
-  if (problem.dtype == DataType::bf16) {
-    launch_for<__nv_bfloat16>(problem, params, stream);
-  } else {
-    launch_for<__half>(problem, params, stream);
-  }
+  enqueue_forward(problem, q, k, v, out, {options.lse, options.rescale_threshold}, workspace,
+                  stream);
 }
 
 }  // namespace xstage

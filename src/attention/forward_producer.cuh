@@ -21,9 +21,17 @@ __device__ __forceinline__ void load_panels(char* destination, std::uint32_t pan
   }
 }
 
-template <class Traits>
+// What a kernel adds to the loader's work; nothing here.
+struct LoaderHooks {
+  // `count` key blocks have been asked for so far, those of this item included.
+  __device__ void on_keys(std::uint32_t) const {}
+  // Before an item's first values are loaded.
+  __device__ void before_values(std::uint32_t) const {}
+};
+
+template <class Traits, class Hooks = LoaderHooks>
 __device__ __forceinline__ void run_loader(const ForwardParams& params,
-                                           ForwardShared<Traits>& shared) {
+                                           ForwardShared<Traits>& shared, const Hooks& hooks = {}) {
   const std::uint64_t once = dev::l2_policy_evict_first();
   const std::uint64_t often = dev::l2_policy_evict_last();
   ItemSource<Traits> source(params);
@@ -49,6 +57,7 @@ __device__ __forceinline__ void run_loader(const ForwardParams& params,
     };
     const int last = item.first_key_block + item.num_key_blocks - 1;
     load_kv(shared.k, shared.k_full, shared.k_empty, &params.k, num_kv, last);
+    hooks.on_keys(num_kv + 1);
     for (int group = 0; group < kNumGroups; ++group) {
       dev::mbarrier_wait_asleep<kLoaderSleepNs>(&shared.q_empty[group], (num_q + 1) & 1);
       load_panels<Traits>(shared.q[group], Traits::kGroupPanelBytes, &params.q,
@@ -66,9 +75,11 @@ __device__ __forceinline__ void run_loader(const ForwardParams& params,
         }
       }
     }
+    hooks.before_values(item_idx);
     for (int block = last; block >= item.first_key_block; --block) {
       if (block > item.first_key_block) {
         load_kv(shared.k, shared.k_full, shared.k_empty, &params.k, num_kv + 1, block - 1);
+        hooks.on_keys(num_kv + 2);
       }
       load_kv(shared.v, shared.v_full, shared.v_empty, &params.v, num_kv, block);
       ++num_kv;

@@ -189,17 +189,29 @@ void check_output(const TensorView& q, const TensorView& out) {
   check_equal("out.num_heads", out.num_heads, "q.num_heads", q.num_heads);
 }
 
+namespace {
+
+WorkspaceLayout layout_of_parts(std::int32_t num_slots, std::int64_t head_dim) {
+  WorkspaceLayout layout;
+  const std::size_t threads = static_cast<std::size_t>(num_slots) * kNumGroups * kWarpgroupThreads;
+  layout.stats_offset = WorkspaceLayout::kCounterBytes;
+  layout.rows_offset = layout.stats_offset + threads * 16;
+  layout.bytes = layout.rows_offset + threads * static_cast<std::size_t>(head_dim / 2) * 4;
+  return layout;
+}
+
+}  // namespace
+
 WorkspaceLayout workspace_layout(const Problem& p) {
   WorkspaceLayout layout;
   if (p.num_ctas == 0) return layout;
   if (p.causal) layout.bytes = WorkspaceLayout::kCounterBytes;
-  const auto num_slots = static_cast<std::size_t>(p.order.num_part_slots());
-  if (num_slots == 0) return layout;
-  const std::size_t threads = num_slots * kNumGroups * kWarpgroupThreads;
-  layout.stats_offset = WorkspaceLayout::kCounterBytes;
-  layout.rows_offset = layout.stats_offset + threads * 16;
-  layout.bytes = layout.rows_offset + threads * static_cast<std::size_t>(p.head_dim / 2) * 4;
-  return layout;
+  const std::int32_t num_slots = p.order.num_part_slots();
+  return num_slots == 0 ? layout : layout_of_parts(num_slots, p.head_dim);
+}
+
+std::size_t max_workspace_bytes(int num_sms, std::int64_t head_dim) {
+  return layout_of_parts(2 * num_sms, head_dim).bytes;
 }
 
 void check_workspace(const WorkspaceLayout& layout, const Workspace& workspace) {

@@ -50,6 +50,8 @@ struct Placement {
                                    const Placement& placement);
 void check_output(const TensorView& q, const TensorView& out);
 [[nodiscard]] WorkspaceLayout workspace_layout(const Problem& problem);
+// Enough for every problem of that head dimension on up to num_sms SMs.
+[[nodiscard]] std::size_t max_workspace_bytes(int num_sms, std::int64_t head_dim);
 void check_workspace(const WorkspaceLayout& layout, const Workspace& workspace);
 
 }  // namespace xstage::attention
