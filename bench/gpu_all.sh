@@ -27,6 +27,7 @@ peers-cycles      | 60  | @build/tests/gpu/peers_gpu cycles p-cycles --ranks 2 -
 peers-throughput  | 60  | @build/tests/gpu/peers_gpu throughput --ranks 2
 attention-test    | 120 | @build/tests/gpu/attention_gpu_test
 push-test         | 120 | @build/tests/gpu/push_gpu_test
+moe-gemm-test     | 120 | @build/tests/gpu/moe_gemm_gpu_test
 outbox            | 60  | @build/tests/gpu/outbox_gpu_test
 outbox-decisions  | 60  | @build/tests/gpu/outbox_decisions_gpu_test
 store-kinds       | 60  | @build/tests/gpu/store_kinds_gpu_test
@@ -35,6 +36,7 @@ waits             | 60  | @build/tests/gpu/wait_gpu_test
 probe-quick       | 60  | @build/xstage probe --quick --out @out --force
 probe-host        | 180 | @build/xstage probe --peer host --out @out --force
 attention         | 300 | python3 bench/attention.py --library @build/libxstage_attention_c.so --out @out/attention.json --shapes all
+moe-gemm          | 300 | python3 bench/moe.py --library @build/libxstage_moe_c.so --out @out/moe.json
 '
 
 usage() {
