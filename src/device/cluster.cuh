@@ -47,7 +47,8 @@ __device__ __forceinline__ void mbarrier_arrive_expect_cluster(std::uint32_t bar
                : "memory");
 }
 
-// 16 bytes into a block of the cluster; they are counted on that block's barrier.
+// 16 bytes into a block of the cluster; they are counted on that block's barrier. An illegal
+// instruction in a cluster of a single block.
 __device__ __forceinline__ void store_cluster_async(std::uint32_t address, uint4 value,
                                                     std::uint32_t barrier_address) {
   asm volatile(

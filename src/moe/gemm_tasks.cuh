@@ -116,25 +116,36 @@ class GroupedOrder {
 inline constexpr int kLoaderSleepNs = 32;
 inline constexpr int kSchedulerSleepNs = 200;
 
+// To all blocks of the cluster, by a converged warp.
+template <class Traits>
+__device__ __forceinline__ void publish_task(GemmShared<Traits>& shared, std::uint32_t slot,
+                                             const GemmTask& task) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  const uint4 words = make_uint4(
+      static_cast<std::uint32_t>(task.expert), static_cast<std::uint32_t>(task.row),
+      static_cast<std::uint32_t>(task.num_rows), static_cast<std::uint32_t>(task.column_tile));
+  if constexpr (Traits::kClusterBlocks == 1) {
+    // A store into a cluster of one block is an illegal instruction.
+    if (lane == 0) {
+      shared.tasks[slot] = words;
+      dev::mbarrier_arrive(&shared.task_full[slot]);
+    }
+  } else if (lane < Traits::kClusterBlocks) {
+    const std::uint32_t full = dev::cluster_address(&shared.task_full[slot], lane);
+    dev::mbarrier_arrive_expect_cluster(full, sizeof(GemmTask));
+    dev::store_cluster_async(dev::cluster_address(&shared.tasks[slot], lane), words, full);
+  }
+}
+
 // The scheduler's role: one warp, in the first block of a cluster. Publishes to all its blocks.
 template <class Traits, class Order>
 __device__ __forceinline__ void run_scheduler(GemmShared<Traits>& shared, Order& order) {
-  const std::uint32_t lane = threadIdx.x % 32;
   for (std::uint32_t task_idx = 0;; ++task_idx) {
     const GemmTask task = order.next();
     const std::uint32_t slot = task_idx % kNumTaskSlots;
     dev::mbarrier_wait_asleep<kSchedulerSleepNs>(&shared.task_empty[slot],
                                                  (task_idx / kNumTaskSlots + 1) & 1);
-    if (lane < Traits::kClusterBlocks) {
-      const std::uint32_t full = dev::cluster_address(&shared.task_full[slot], lane);
-      dev::mbarrier_arrive_expect_cluster(full, sizeof(GemmTask));
-      dev::store_cluster_async(
-          dev::cluster_address(&shared.tasks[slot], lane),
-          make_uint4(static_cast<std::uint32_t>(task.expert), static_cast<std::uint32_t>(task.row),
-                     static_cast<std::uint32_t>(task.num_rows),
-                     static_cast<std::uint32_t>(task.column_tile)),
-          full);
-    }
+    publish_task(shared, slot, task);
     __syncwarp();
     if (task.expert < 0) break;
   }
@@ -147,7 +158,11 @@ __device__ __forceinline__ GemmTask read_task(GemmShared<Traits>& shared, std::u
   dev::load_shared(dev::shared_address(&shared.tasks[slot]), words);
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
-    dev::mbarrier_arrive_cluster(dev::cluster_address(&shared.task_empty[slot], 0));
+    if constexpr (Traits::kClusterBlocks == 1) {
+      dev::mbarrier_arrive(&shared.task_empty[slot]);
+    } else {
+      dev::mbarrier_arrive_cluster(dev::cluster_address(&shared.task_empty[slot], 0));
+    }
   }
   return {static_cast<std::int32_t>(words.x), static_cast<std::int32_t>(words.y),
           static_cast<std::int32_t>(words.z), static_cast<std::int32_t>(words.w)};
