@@ -5,7 +5,7 @@
 // in the order of the slots, shared experts last. bf16, or fp8 (e4m3 with float32 block scales).
 // A call only enqueues a few kernels: it allocates nothing, never synchronises, and can be captured
 // in a graph. All ranks must make the same calls, also those without a token. The same inputs at
-// the same placement give the same bits. Numerics, traffic and protocol: docs/moe.md.
+// the same placement give the same bits. Numerics, traffic and protocol: docs/moe-layer.md.
 #pragma once
 
 #include <cstddef>
