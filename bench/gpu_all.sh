@@ -28,6 +28,10 @@ peers-throughput  | 60  | @build/tests/gpu/peers_gpu throughput --ranks 2
 attention-test    | 120 | @build/tests/gpu/attention_gpu_test
 push-test         | 120 | @build/tests/gpu/push_gpu_test
 moe-gemm-test     | 120 | @build/tests/gpu/moe_gemm_gpu_test
+moe-exchange      | 120 | @build/tests/gpu/moe_exchange_gpu_test
+moe-layer         | 120 | @build/tests/gpu/moe_layer_gpu_test
+moe-processes     | 120 | @build/tests/gpu/moe_processes values replays soak kill --ranks 2 --rounds 100
+moe-bench         | 180 | @build/xstage bench moe deepseek-v4-flash-moe-fp8 --tokens 64,2048,8192 --ways pull+pull,push+push --out @out/moe.json
 outbox            | 60  | @build/tests/gpu/outbox_gpu_test
 outbox-decisions  | 60  | @build/tests/gpu/outbox_decisions_gpu_test
 store-kinds       | 60  | @build/tests/gpu/store_kinds_gpu_test

@@ -14,6 +14,7 @@
 #include "xstage/workload.hpp"
 #ifdef XSTAGE_HAS_MOE
 #include "moe/measure.hpp"
+#include "moe/measure_inputs.hpp"
 #endif
 
 namespace xstage::cli {
@@ -111,6 +112,8 @@ Json to_json(const LayerRun& run, const std::string& name, const LayerResult& re
                {"rows", v.rows},
                {"padded_rows", v.padded_rows},
                {"active_experts", v.active_experts},
+               {"full_tiles", v.full_tiles},
+               {"half_tiles", v.half_tiles},
                {"products_flop", v.products_flop},
                {"weight_bytes", v.weight_bytes},
                {"pool_bytes", v.pool_bytes},
@@ -118,6 +121,19 @@ Json to_json(const LayerRun& run, const std::string& name, const LayerResult& re
                {"dispatch_unique_bytes", v.dispatch_unique_bytes},
                {"combine_bytes", v.combine_bytes},
                {"combine_remote_bytes", v.combine_remote_bytes}};
+  // As an entry of "moe" in a file of tile costs; large calls only: small ones wait for weights.
+  const LayerTimes& first = result.ways[0];
+  const auto tiles =
+      moe::tile_times(v, run.shape, first.linear1.median, first.linear2.median, result.num_sms);
+  json["cost"] = !run.with_products || tiles.step_ns == 0
+                     ? Json(nullptr)
+                     : Json{{"dtype", to_string(run.shape.dtype)},
+                            {"block_m", 128},
+                            {"block_n", 256},
+                            {"block_k", 128},
+                            {"step_ns", tiles.step_ns},
+                            {"tile_ns", tiles.tile_ns},
+                            {"estimated", false}};
   json["ways"] = Json::array();
   for (const LayerTimes& times : result.ways) json["ways"].push_back(to_json(times));
   return json;

@@ -198,6 +198,7 @@ class Measurement {
     LayerResult result;
     result.volume = volume_of(run_, ids_);
     result.emulated = is_emulated();
+    result.num_sms = ways_[0][0].layer->exchange().num_sms();
     constexpr int kWarmup = 2;
     std::vector<double> samples;  // [repeat][way][phases, then the whole]
     for (int repeat = -kWarmup; repeat < run_.num_repeats; ++repeat) {

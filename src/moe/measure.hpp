@@ -47,6 +47,8 @@ struct LayerVolume {
   std::int64_t rows = 0;             // of its experts, routed
   std::int64_t padded_rows = 0;      // with the padding to 64, shared experts included
   std::int64_t active_experts = 0;   // with at least one row
+  std::int64_t full_tiles = 0;       // of 128 rows of an expert, more than 64 of them in use
+  std::int64_t half_tiles = 0;       // the others
   double products_flop = 0;          // 6 * rows * hidden * intermediate
   double weight_bytes = 0;           // of active experts
   double pool_bytes = 0;             // rows of x that it writes into its pool
@@ -67,10 +69,18 @@ struct LayerTimes {
   std::size_t workspace_bytes = 0;
 };
 
+// A tile of 128 x 256 outputs takes tile_ns + step_ns per 128 of K, one of up to 64 rows half of
+// the steps: what makes the times of both products of a run. The planner's model of a grouped GEMM.
+struct TileTimes {
+  double step_ns = 0;
+  double tile_ns = 0;
+};
+
 struct LayerResult {
   LayerVolume volume;
   std::vector<LayerTimes> ways;
   bool emulated = false;
+  int num_sms = 0;  // that each rank used
 };
 
 // Rates of this machine in the same process, B/ns.

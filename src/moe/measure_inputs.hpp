@@ -79,7 +79,12 @@ inline LayerVolume volume_of(const LayerRun& run,
       if (is_wanted && rank != 0) volume.dispatch_unique_bytes += g.x_pitch;
     }
   }
+  const auto add_tiles = [&](std::int64_t count) {
+    volume.full_tiles += count / 128 + (count % 128 > 64 ? 1 : 0);
+    volume.half_tiles += count % 128 > 0 && count % 128 <= 64 ? 1 : 0;
+  };
   for (const std::int64_t count : rows) {
+    add_tiles(count);
     volume.rows += count;
     volume.padded_rows += align_rows(static_cast<std::int32_t>(count));
     volume.active_experts += count > 0 ? 1 : 0;
@@ -87,6 +92,7 @@ inline LayerVolume volume_of(const LayerRun& run,
   const std::int64_t shared = static_cast<std::int64_t>(g.num_shared) * run.num_tokens;
   volume.padded_rows += g.num_shared * align_rows(run.num_tokens);
   if (run.num_tokens > 0) volume.active_experts += g.num_shared;
+  for (int i = 0; i < g.num_shared; ++i) add_tiles(run.num_tokens);
   const double matrix = static_cast<double>(g.hidden) * g.intermediate;
   volume.products_flop = 6.0 * static_cast<double>(volume.rows + shared) * matrix;
   volume.weight_bytes =
@@ -94,6 +100,28 @@ inline LayerVolume volume_of(const LayerRun& run,
   volume.pool_bytes = static_cast<double>((volume.rows + shared) * g.x_pitch);
   volume.combine_bytes += static_cast<double>(shared) * static_cast<double>(g.output_row_bytes());
   return volume;
+}
+
+// From the times of both products on `num_sms` SMs. Two equations: tasks * tile + steps * step.
+// All zero if they have no solution with positive times.
+inline TileTimes tile_times(const LayerVolume& volume, const MoeShape& shape, double linear1_us,
+                            double linear2_us, int num_sms) {
+  const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
+  const auto tiles = static_cast<double>(volume.full_tiles + volume.half_tiles);
+  const double steps =
+      static_cast<double>(volume.full_tiles) + 0.5 * static_cast<double>(volume.half_tiles);
+  const double columns1 = ceil_div(2 * shape.intermediate, 256);
+  const double columns2 = ceil_div(shape.hidden, 256);
+  const double a1 = columns1 * tiles;
+  const double b1 = columns1 * steps * ceil_div(shape.hidden, 128);
+  const double a2 = columns2 * tiles;
+  const double b2 = columns2 * steps * ceil_div(shape.intermediate, 128);
+  const double t1 = linear1_us * 1e3 * num_sms;
+  const double t2 = linear2_us * 1e3 * num_sms;
+  const double determinant = a1 * b2 - a2 * b1;
+  if (determinant == 0) return {};
+  const TileTimes times{(a1 * t2 - a2 * t1) / determinant, (t1 * b2 - t2 * b1) / determinant};
+  return times.step_ns > 0 && times.tile_ns > 0 ? times : TileTimes{};
 }
 
 inline Spread spread_of(std::vector<double> samples) {
