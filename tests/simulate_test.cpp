@@ -305,10 +305,13 @@ TEST(Simulate, AFullOutboxHoldsTheMainRole) {
   EXPECT_DOUBLE_EQ(report.main.wait_send_ns, 620.0);
 }
 
-// Loads behind a full stage: as above with an outbox of two tiles and a main loop of 20 steps of 50
-// ns, two of which are loaded ahead. Tile 0 is given at 1,000 and accepted at 1,720; the loop runs
-// dry at 1,100 and is late by 620 ns.
-TEST(Simulate, LateStoresStopLoads) {
+// Loads behind stores: as above with an outbox of two tiles and a main loop of 20 steps of 50 ns.
+// Tile 0 is given at 1,000 and drained at 1,820 (20 ns until a segment is in). With two buffers the
+// load at 1,000 is the first one behind it; with bytes b past which loads go freely, it comes (8,000
+// - b) / 10 ns later, at 1,800 if b is 0. The loop needs it when the step that runs meanwhile ends,
+// at 1,050, and stops for 750 - b / 10 ns. The load that is issued at 1,050 comes at 1,800, too,
+// before it is needed.
+double late_loads_ns(double bypass_bytes) {
   ListProgram program(2, 1, 0);
   SimTask task = make_task(50, 20);
   task.stores = {{1, 8'000}};
@@ -316,13 +319,22 @@ TEST(Simulate, LateStoresStopLoads) {
   program.of(0, 0) = {task, last};
   SimMachine m = machine(1, 1'000);
   m.link.drain_rate = 10;
+  m.link.load_bypass_bytes = bypass_bytes;
   m.load_depth_steps = 2;
+  m.load_ns = 0;
+  m.load_jitter_ns = 0;
   SimSender sender;
   sender.send.chunk_bytes = 0;
   const SimReport report = simulate(m, sender, program, checked());
-  EXPECT_DOUBLE_EQ(report.main.wait_load_ns, 620.0);
-  EXPECT_DOUBLE_EQ(report.compute_end_ns, 2620.0);
   EXPECT_DOUBLE_EQ(report.main.compute_ns, 2000.0);
+  EXPECT_DOUBLE_EQ(report.compute_end_ns, 2000.0 + report.main.wait_load_ns);
+  return report.main.wait_load_ns;
+}
+
+TEST(Simulate, LoadsWaitBehindStores) {
+  EXPECT_DOUBLE_EQ(late_loads_ns(0), 750.0);
+  EXPECT_DOUBLE_EQ(late_loads_ns(3'000), 450.0);
+  EXPECT_DOUBLE_EQ(late_loads_ns(8'000), 0.0);
 }
 
 // A task waits for a counter that two others raise at 300 and 500 ns.

@@ -50,6 +50,8 @@ struct LinkParams {
   std::optional<double> visible_latency_ns;  // last byte drained -> visible to the peer (fenced)
   // Rate (B/ns) that loads of the same SM lose per B/ns of paced stores.
   std::optional<double> load_rate_loss;
+  // Backlog of the GPU's stores beside which its loads still pass freely; behind more they wait.
+  std::optional<double> load_bypass_bytes;
   double both_directions_factor = 1.0;  // R with both directions busy / R alone
 };
 

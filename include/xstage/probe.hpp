@@ -71,6 +71,14 @@ struct ProbeResult {
 [[nodiscard]] std::optional<double> load_rate_loss(const std::vector<Table>& tables, StoreKind kind,
                                                    int num_sms);
 
+// LinkParams::load_bypass_bytes of a store kind, from the table "load_interference": an aligned
+// burst of V bytes costs four loads in flight (V - bypass) / R of their time; median over the bursts
+// in lockstep with gaps. Tensor copies take the value of bulk copies, the same engine, unless the
+// table has rows of their own. Absent if the table does not say.
+[[nodiscard]] std::optional<double> load_bypass_bytes(const std::vector<Table>& tables,
+                                                      StoreKind kind, int num_sms,
+                                                      double drain_rate);
+
 // Runs on the GPUs of this process. Throws Error(usage) naming the legal values,
 // Error(not_possible) with the reason (no driver, no such peer), Error(runtime) or Error(timeout).
 [[nodiscard]] ProbeResult probe(const ProbeOptions& options);

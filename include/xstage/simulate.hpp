@@ -32,8 +32,15 @@ struct SimMachine {
   double ingress_buffer_bytes = 256.0 * 1024;  // what a switch accepts ahead of a busy ingress
   bool both_directions = false;                // R falls by both_directions_factor
   double barrier_ns = 3000;                    // of all GPUs, after the last arrival
-  // Loads that late stores delay: a main loop goes on for this many steps without new data.
+  // Loads behind stores. The data of a step are loaded this many steps ahead, when a buffer comes
+  // free; what the GPU's stores have in the way beyond link.load_bypass_bytes has to drain first.
+  // 0, or a link without that number: loads are never late. At most kMaxLoadDepth.
+  static constexpr int kMaxLoadDepth = 8;
   int load_depth_steps = 2;
+  double load_ns = 1000;  // of a load that finds no stores
+  // Late loads come up to this much earlier or later, evenly spread over SMs and steps. Without it
+  // equal SMs would stay in lockstep for ever.
+  double load_jitter_ns = 3000;
 };
 
 struct SimOptions {

@@ -91,6 +91,7 @@ Json format_kind(const KindFit& fit) {
   quantity("share_spread", "1", params.share_spread, fit.share_spread_interval);
   quantity("visible_latency_ns", "ns", params.visible_latency_ns);
   quantity("load_rate_loss", "1", params.load_rate_loss);
+  quantity("load_bypass_bytes", "bytes", params.load_bypass_bytes);
   quantity("both_directions_factor", "1", params.both_directions_factor);
   json["issue_curve"] = Json::array();
   for (const auto& point : params.issue_curve) {
@@ -309,7 +310,7 @@ class Reader {
   static KindFit read_kind(const JsonCursor& json) {
     json.known({"kind", "num_samples", "drain_rate", "injection_rate", "capacity_mean_bytes",
                 "capacity_slowest_bytes", "share_spread", "visible_latency_ns", "load_rate_loss",
-                "both_directions_factor", "issue_curve", "capacity_at_k", "residuals", "held_out",
+                "load_bypass_bytes", "both_directions_factor", "issue_curve", "capacity_at_k", "residuals", "held_out",
                 "unidentified"});
     KindFit fit;
     LinkParams& params = fit.params;
@@ -341,6 +342,8 @@ class Reader {
     params.visible_latency_ns =
         read_quantity(json, "visible_latency_ns", "ns", 0, io::kMaxTimeNs).value;
     params.load_rate_loss = read_quantity(json, "load_rate_loss", "1", 0, 1e6).value;
+    params.load_bypass_bytes =
+        read_quantity(json, "load_bypass_bytes", "bytes", 0, io::kMaxBytes).value;
     params.both_directions_factor =
         read_quantity(json, "both_directions_factor", "1", 1e-6, 2).value.value_or(1.0);
     params.issue_curve = read_issue_curve(json.at("issue_curve"));

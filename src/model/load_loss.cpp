@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "model/robust.hpp"
 #include "xstage/probe.hpp"
 
 namespace xstage {
@@ -56,6 +57,38 @@ std::optional<double> load_rate_loss(const std::vector<Table>& tables, StoreKind
   }
   if (!(stores > 0) || !measured(alone) || !measured(beside)) return std::nullopt;
   return std::max(0.0, (alone - beside) / stores);
+}
+
+std::optional<double> load_bypass_bytes(const std::vector<Table>& tables, StoreKind kind,
+                                        int num_sms, double drain_rate) {
+  constexpr double kInFlight = 4;
+  double alone = kUnmeasured;
+  std::vector<double> own;
+  std::vector<double> bulk;
+  const auto collect = [&](const std::map<std::string, Cell>& cells, std::vector<double>& found) {
+    const double volume = number(cells, "bytes") * num_sms;
+    const double period = volume / number(cells, "store_gb_s");
+    const double lost = (1.0 - number(cells, "load_gb_s_per_sm") / alone) * period;
+    if (measured(lost) && lost >= 0) found.push_back(std::max(0.0, volume - drain_rate * lost));
+  };
+  for (const bool wants_alone : {true, false}) {
+    for (const Table& table : tables) {
+      if (table.name != "load_interference") continue;
+      for (const auto& row : table.rows) {
+        const auto cells = named(table, row);
+        if (number(cells, "in_flight") != kInFlight) continue;
+        if (wants_alone) {
+          if (says(cells, "kind", "none")) alone = number(cells, "load_gb_s_per_sm");
+        } else if (says(cells, "phase", "lockstep") && number(cells, "demand") > 0) {
+          if (says(cells, "kind", to_string(kind))) collect(cells, own);
+          if (says(cells, "kind", to_string(StoreKind::bulk))) collect(cells, bulk);
+        }
+      }
+    }
+  }
+  std::vector<double>& values = own.empty() && kind == StoreKind::tensor ? bulk : own;
+  if (values.empty() || !measured(alone)) return std::nullopt;
+  return model::median(values);
 }
 
 }  // namespace xstage

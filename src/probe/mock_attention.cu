@@ -174,6 +174,7 @@ MockRun run_mock_attention(const Link& link, const MockSpec& spec) {
     run.total_ns = std::max(run.total_ns, ns(2));
     for (std::size_t tile = 0; tile < num_tiles; ++tile) {
       const double tile_ns = cycles[sm * num_tiles + tile] / cycles_per_ns;
+      run.sm_tile_ns.push_back(static_cast<float>(tile_ns));
       run.tile_ns[tile] += tile_ns / static_cast<double>(num_sms);
       run.tile_slowest_ns[tile] = std::max(run.tile_slowest_ns[tile], tile_ns);
     }

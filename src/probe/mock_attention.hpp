@@ -29,6 +29,7 @@ struct MockRun {
   double main_loop_ns = 0;      // mean over SMs: sum of the tiles' main loops
   std::vector<double> tile_ns;  // mean over SMs, by tile index: length of the main loop
   std::vector<double> tile_slowest_ns;
+  std::vector<float> sm_tile_ns;  // [sm][tile], the raw samples of the two above
   std::uint64_t num_wrong_words = 0;
   std::uint64_t num_checked_words = 0;
 };

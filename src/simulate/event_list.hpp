@@ -26,7 +26,7 @@ enum class EventKind : std::uint8_t {
   pull_request,
   wake,
   step,
-  load_check,
+  data_here,
   fence
 };
 

@@ -43,6 +43,12 @@ Machine::Machine(const SimMachine& machine, const SimSender& sender, SimProgram&
   counters_.assign(num_gpus * static_cast<std::size_t>(num_counters_), 0);
   first_waiter_.assign(counters_.size(), -1);
   gpu_done_.assign(num_gpus, 0);
+  if (setup_.link.load_bypass_bytes) {
+    load_bypass_ = std::llround(*setup_.link.load_bypass_bytes);
+  } else {
+    setup_.load_depth_steps = 0;
+  }
+  loads_watched_.assign(num_gpus, 0);
 }
 
 void Machine::validate() const {
@@ -58,6 +64,11 @@ void Machine::validate() const {
           setup_.ingress_rate, "0 (as the link) or up to 1e6 B/ns");
   require(setup_.barrier_ns >= 0 && setup_.barrier_ns < 1e12, "barrier time", setup_.barrier_ns,
           "0..1e12 ns");
+  require(setup_.load_depth_steps >= 0 && setup_.load_depth_steps <= SimMachine::kMaxLoadDepth,
+          "load depth", setup_.load_depth_steps, "0..8 steps");
+  require(setup_.load_ns >= 0 && setup_.load_ns < 1e9, "load time", setup_.load_ns, "0..1e9 ns");
+  require(setup_.load_jitter_ns >= 0 && setup_.load_jitter_ns < 1e9, "spread of late loads",
+          setup_.load_jitter_ns, "0..1e9 ns");
   require(link.share_spread >= 0 && link.share_spread < 1, "spread of shares", link.share_spread,
           "0..1, not 1");
   require(options_.segment_bytes >= 64 && options_.segment_bytes <= 1 << 30, "segment",
@@ -123,9 +134,8 @@ void Machine::dispatch(const Event& event) {
     case EventKind::step:
       at_step(event.target);
       return;
-    case EventKind::load_check:
-      workers_[static_cast<std::size_t>(event.target)].check_pending = false;
-      check_loads(event.target);
+    case EventKind::data_here:
+      resume(event.target);
       return;
     case EventKind::fence:
       at_fence(event.target);
@@ -186,18 +196,18 @@ void Machine::start_main(std::int32_t index) {
   worker.main_end = worker.first_step + worker.step * task.num_steps;
   worker.steps_counted = 0;
   worker.paused_total = 0;
-  if (paced() && worker.pending_bytes > 0) schedule_step(index);
-  watch_loads(index);
+  if ((paced() && worker.pending_bytes > 0) || loads_matter(worker)) schedule_step(index);
   events_.schedule(worker.main_end, EventKind::wake, index);
+  if (task.num_steps > 0) await_data(index);
 }
 
 void Machine::end_main(std::int32_t index) {
   Worker& worker = workers_[static_cast<std::size_t>(index)];
-  // Steps that no event has counted, as many as can matter.
-  const std::int32_t left = worker.task.num_steps - worker.steps_counted;
-  const auto enough =
-      static_cast<std::int32_t>(std::min<std::uint32_t>(sender_.send.steps_per_chunk, 1u << 20));
-  for (std::int32_t i = 0; i < std::min(left, enough); ++i) worker.pacer.step();
+  if (worker.steps_counted < worker.task.num_steps) {
+    count_skipped_steps(worker);
+    issue_load(worker);
+  }
+  worker.steps_before += worker.task.num_steps;
   count_computing(-1);
   compute_end_ = std::max(compute_end_, events_.now());
   leave_state(worker);
@@ -264,32 +274,7 @@ void Machine::try_release(std::int32_t index) {
   fetch(index);
 }
 
-// ---- loads that late stores delay ----
-
-// While the stage has not taken what it was given, the SM's loads queue behind. The main loop lives
-// on what has been loaded for load_depth_steps steps.
-void Machine::watch_loads(std::int32_t index) {
-  Worker& worker = workers_[static_cast<std::size_t>(index)];
-  if (setup_.load_depth_steps <= 0 || worker.check_pending || worker.paused) return;
-  if (worker.state != State::main || waiting_bytes(worker) == 0 || worker.task.num_steps == 0)
-    return;
-  worker.check_pending = true;
-  const Picoseconds begin = std::max(worker.batch_start, worker.since);
-  events_.schedule(begin + worker.step * setup_.load_depth_steps, EventKind::load_check, index);
-}
-
-void Machine::check_loads(std::int32_t index) {
-  Worker& worker = workers_[static_cast<std::size_t>(index)];
-  if (worker.state != State::main || worker.paused || waiting_bytes(worker) == 0) return;
-  const Picoseconds begin = std::max(worker.batch_start, worker.since);
-  if (events_.now() < begin + worker.step * setup_.load_depth_steps) {
-    watch_loads(index);
-    return;
-  }
-  // The last steps have their data already.
-  if (events_.now() + worker.step * setup_.load_depth_steps >= worker.main_end) return;
-  pause(worker, false);
-}
+// ---- pauses of a main loop: late loads (loads.cpp), own stores ----
 
 void Machine::pause(Worker& worker, bool by_send) {
   worker.paused = true;
@@ -333,8 +318,10 @@ void Machine::at_step(std::int32_t index) {
   if (worker.state != State::main || worker.steps_counted >= worker.task.num_steps) return;
   ++worker.steps_counted;
   worker.pacer.step();
+  issue_load(worker);
   pump(index, false);
-  if (worker.pending_bytes > 0) schedule_step(index);
+  if ((paced() && worker.pending_bytes > 0) || loads_matter(worker)) schedule_step(index);
+  if (worker.steps_counted < worker.task.num_steps) await_data(index);
 }
 
 // Sends what may be sent now.
@@ -364,7 +351,7 @@ void Machine::send_chunk(Worker& worker) {
   if (sender_.owner == SendOwner::main_role && worker.state == State::main && !worker.paused) {
     pause(worker, true);
   }
-  watch_loads(index);
+  watch_loads(worker.gpu);
 }
 
 void Machine::on_accepted(std::int32_t gpu, std::int32_t sm) {
@@ -375,7 +362,7 @@ void Machine::on_accepted(std::int32_t gpu, std::int32_t sm) {
   out_.issue_ns += issue;
   out_.issue_wait_ns += std::max(0.0, issue - alone);
   record(worker, SpanKind::issue, worker.batch_start, events_.now());
-  if (worker.paused) resume(index);
+  if (worker.paused && worker.paused_by_send) resume(index);
   if (coupled()) {
     events_.schedule(network_.fence_end(gpu), EventKind::fence, index);
     return;

@@ -56,9 +56,12 @@ class Machine : public NetworkClient {
     bool step_pending = false;
     bool paused = false;          // loads are late, or
     bool paused_by_send = false;  // a chunk that the main role sends itself is on its way
-    bool check_pending = false;
     Picoseconds pause_start = 0;
     Picoseconds paused_total = 0;  // of this main loop
+    // Loads: steps of earlier tasks, and when the data of the next few steps are here.
+    std::int64_t steps_before = 0;
+    Picoseconds data_ready[SimMachine::kMaxLoadDepth + 1] = {};
+    Picoseconds last_data_ready = 0;
     // Outbox.
     Fifo<SimStore> pending;  // not yet given to the stage
     std::int64_t pending_bytes = 0;
@@ -90,8 +93,11 @@ class Machine : public NetworkClient {
   void try_release(std::int32_t index);
   void at_step(std::int32_t index);
   void schedule_step(std::int32_t index);
-  void check_loads(std::int32_t index);
-  void watch_loads(std::int32_t index);
+  void count_skipped_steps(Worker& worker);
+  void watch_loads(std::int32_t gpu);
+  [[nodiscard]] bool loads_matter(const Worker& worker) const;
+  void issue_load(Worker& worker);
+  void await_data(std::int32_t index);
   void pause(Worker& worker, bool by_send);
   void resume(std::int32_t index);
   void pump(std::int32_t index, bool everything);
@@ -130,6 +136,8 @@ class Machine : public NetworkClient {
   Picoseconds low_activity_ = 0;
   Picoseconds compute_end_ = 0;
   std::vector<Picoseconds> gpu_done_;
+  std::int64_t load_bypass_ = 0;
+  std::vector<char> loads_watched_;  // [gpu]: its stores are in the way of its loads
   SimReport out_;
 };
 

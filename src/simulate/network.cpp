@@ -119,7 +119,9 @@ void Network::append(std::int32_t index, std::int32_t destination, std::int64_t 
   stage.waiting += bytes;
   ++num_messages_open_;
   posted_[static_cast<std::size_t>(stage.gpu)] += bytes;
-  account(ports_[port_index(stage.gpu, destination)], bytes);
+  Port& port = ports_[port_index(stage.gpu, destination)];
+  account(port, bytes);
+  if (!is_responder(stage)) port.store_backlog += bytes;
   if (was_idle) {
     stage.entry = stage.messages.size() - 1;
     start_entering(index);
@@ -252,6 +254,7 @@ void Network::finish_service(std::size_t port_idx) {
   under_way_[static_cast<std::size_t>(stage.gpu)] += port.segment;
   port.statistics.bytes += port.segment;
   account(port, -port.segment);
+  if (!is_responder(stage)) port.store_backlog -= port.segment;
   port.busy = false;
   if (stage.blocked) enter(index);
   arrive(destination, arrival);
@@ -359,6 +362,21 @@ Picoseconds Network::fence_end(std::int32_t gpu) const {
     longest = std::max(longest, rate.take(ports_[p].backlog));
   }
   return events_.now() + longest + latency_;
+}
+
+std::int64_t Network::store_backlog(std::int32_t gpu) const {
+  std::int64_t largest = 0;
+  const std::size_t first = port_index(gpu, 0);
+  const std::size_t count = direct_ ? num_gpus_ : 1;
+  for (std::size_t p = first; p < first + count; ++p) {
+    largest = std::max(largest, ports_[p].store_backlog);
+  }
+  return largest;
+}
+
+Picoseconds Network::drain_time(std::int32_t gpu, std::int64_t spared) const {
+  ExactRate rate = ports_[port_index(gpu, 0)].rate;
+  return rate.take(std::max<std::int64_t>(0, store_backlog(gpu) - spared));
 }
 
 PortStatistics Network::statistics(std::int32_t gpu) const {

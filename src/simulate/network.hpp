@@ -59,6 +59,10 @@ class Network {
   // all producers see visibility within 1 % of each other, though their stages accept at times 2x
   // apart.)
   [[nodiscard]] Picoseconds fence_end(std::int32_t gpu) const;
+  // Stores given to the stages of `gpu` and not yet drained, and how long all but `spared` bytes of
+  // them take to drain; of the busiest port if there are several.
+  [[nodiscard]] std::int64_t store_backlog(std::int32_t gpu) const;
+  [[nodiscard]] Picoseconds drain_time(std::int32_t gpu, std::int64_t spared) const;
   [[nodiscard]] bool quiescent() const { return num_messages_open_ == 0; }
   [[nodiscard]] PortStatistics statistics(std::int32_t gpu) const;
   // Throws std::logic_error naming what does not add up.
@@ -104,6 +108,7 @@ class Network {
     bool responses_next = false;
     PortStatistics statistics;
     std::int64_t backlog = 0;
+    std::int64_t store_backlog = 0;  // the part of it that is stores
     Picoseconds changed = 0;
   };
   struct Arrival {
