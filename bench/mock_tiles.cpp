@@ -45,9 +45,9 @@ int run(const std::string& peer, int source) {
     bool sends;
   };
   for (const int steps : {8, 34, 69}) {
-    for (const Case& c : {Case{"none", 0, false}, Case{"burst", 32768, true},
-                          Case{"paced 16K", 16384, true}, Case{"paced 8K", 8192, true},
-                          Case{"paced 4K", 4096, true}}) {
+    for (const Case& c :
+         {Case{"none", 0, false}, Case{"burst", 32768, true}, Case{"paced 16K", 16384, true},
+          Case{"paced 8K", 8192, true}, Case{"paced 4K", 4096, true}}) {
       for (int repeat = 0; repeat < kRepeats; ++repeat) {
         MockSpec spec;
         spec.owner = c.sends ? MockSpec::Owner::spare_warp : MockSpec::Owner::none;

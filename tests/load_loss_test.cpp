@@ -39,5 +39,43 @@ TEST(LoadRateLoss, AbsentWithoutTheTableTheKindOrTheControl) {
   EXPECT_FALSE(load_rate_loss({table}, StoreKind::bulk, 132).has_value());
 }
 
+// An aligned burst of 16384 bytes an SM, 10 SMs, drained at 10 B/ns: stored 163,840 bytes every
+// 20,480 ns (8 B/ns). Loads that lose half of their rate lose half of the period, 10,240 ns, in
+// which 102,400 bytes drain: 61,440 were let by.
+Table aligned_bursts() {
+  Table table = interference();
+  table.rows.push_back(
+      {std::string("bulk"), std::string("lockstep"), 16384.0, 0.8, 4.0, 30.0, 8.0});
+  return table;
+}
+
+TEST(LoadBypassBytes, IsWhatABurstHoldsWhenLoadsBeginToWait) {
+  Table table = aligned_bursts();
+  table.rows.erase(table.rows.begin() + 2);
+  const auto bypass = load_bypass_bytes({table}, StoreKind::bulk, 10, 10.0);
+  ASSERT_TRUE(bypass.has_value());
+  EXPECT_NEAR(*bypass, 61440.0, 1e-6);
+}
+
+TEST(LoadBypassBytes, NeverNegative) {
+  Table table = aligned_bursts();
+  table.rows.erase(table.rows.begin() + 2);
+  EXPECT_DOUBLE_EQ(load_bypass_bytes({table}, StoreKind::bulk, 10, 100.0).value(), 0.0);
+}
+
+TEST(LoadBypassBytes, TensorStoresTakeThatOfBulkOnesWhereOnlyThoseWereMeasured) {
+  Table table = aligned_bursts();
+  table.rows.erase(table.rows.begin() + 2);
+  EXPECT_NEAR(load_bypass_bytes({table}, StoreKind::tensor, 10, 10.0).value(), 61440.0, 1e-6);
+  EXPECT_FALSE(load_bypass_bytes({table}, StoreKind::register16, 10, 10.0).has_value());
+}
+
+TEST(LoadBypassBytes, AbsentWithoutTheTableOrTheControl) {
+  EXPECT_FALSE(load_bypass_bytes({}, StoreKind::bulk, 10, 10.0).has_value());
+  Table table = aligned_bursts();
+  table.rows.erase(table.rows.begin() + 1);
+  EXPECT_FALSE(load_bypass_bytes({table}, StoreKind::bulk, 10, 10.0).has_value());
+}
+
 }  // namespace
 }  // namespace xstage

@@ -307,7 +307,8 @@ TEST(Simulate, AFullOutboxHoldsTheMainRole) {
 
 // Loads behind stores: as above with an outbox of two tiles and a main loop of 20 steps of 50 ns.
 // Tile 0 is given at 1,000 and drained at 1,820 (20 ns until a segment is in). With two buffers the
-// load at 1,000 is the first one behind it; with bytes b past which loads go freely, it comes (8,000
+// load at 1,000 is the first one behind it; with bytes b past which loads go freely, it comes
+// (8,000
 // - b) / 10 ns later, at 1,800 if b is 0. The loop needs it when the step that runs meanwhile ends,
 // at 1,050, and stops for 750 - b / 10 ns. The load that is issued at 1,050 comes at 1,800, too,
 // before it is needed.

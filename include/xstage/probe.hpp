@@ -72,9 +72,9 @@ struct ProbeResult {
                                                    int num_sms);
 
 // LinkParams::load_bypass_bytes of a store kind, from the table "load_interference": an aligned
-// burst of V bytes costs four loads in flight (V - bypass) / R of their time; median over the bursts
-// in lockstep with gaps. Tensor copies take the value of bulk copies, the same engine, unless the
-// table has rows of their own. Absent if the table does not say.
+// burst of V bytes costs four loads in flight (V - bypass) / R of their time; median over the
+// bursts in lockstep with gaps. Tensor copies take the value of bulk copies, the same engine,
+// unless the table has rows of their own. Absent if the table does not say.
 [[nodiscard]] std::optional<double> load_bypass_bytes(const std::vector<Table>& tables,
                                                       StoreKind kind, int num_sms,
                                                       double drain_rate);

@@ -287,9 +287,8 @@ class PairWriter {
       for (auto& kind : profile.kinds) {
         kind.params.load_rate_loss =
             load_rate_loss(pair.tables, kind.params.kind, pair.source.num_sms);
-        kind.params.load_bypass_bytes =
-            load_bypass_bytes(pair.tables, kind.params.kind, pair.source.num_sms,
-                              kind.params.drain_rate);
+        kind.params.load_bypass_bytes = load_bypass_bytes(
+            pair.tables, kind.params.kind, pair.source.num_sms, kind.params.drain_rate);
       }
     } catch (const Error& error) {
       console_.warn(fmt::format("no link profile: {}", error.what()));

@@ -310,8 +310,8 @@ class Reader {
   static KindFit read_kind(const JsonCursor& json) {
     json.known({"kind", "num_samples", "drain_rate", "injection_rate", "capacity_mean_bytes",
                 "capacity_slowest_bytes", "share_spread", "visible_latency_ns", "load_rate_loss",
-                "load_bypass_bytes", "both_directions_factor", "issue_curve", "capacity_at_k", "residuals", "held_out",
-                "unidentified"});
+                "load_bypass_bytes", "both_directions_factor", "issue_curve", "capacity_at_k",
+                "residuals", "held_out", "unidentified"});
     KindFit fit;
     LinkParams& params = fit.params;
     try {

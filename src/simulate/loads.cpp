@@ -1,6 +1,7 @@
-// Loads behind stores. A main loop of depth d loads the data of step n when step n - d has ended and
-// its buffer is free. Loads and stores of a GPU leave through one path in order: a load waits until
-// what the GPU's stores have in the way at that moment, but for load_bypass_bytes, has drained.
+// Loads behind stores. A main loop of depth d loads the data of step n when step n - d has ended
+// and its buffer is free. Loads and stores of a GPU leave through one path in order: a load waits
+// until what the GPU's stores have in the way at that moment, but for load_bypass_bytes, has
+// drained.
 //
 // Steps are events only while that matters: from the moment at which the backlog of a GPU grows
 // beyond the bypass until it has fallen below it and all late data are here.
@@ -72,7 +73,8 @@ void Machine::issue_load(Worker& worker) {
     watched = 0;
     return;
   }
-  const std::int64_t step = worker.steps_before + worker.steps_counted - 1 + setup_.load_depth_steps;
+  const std::int64_t step =
+      worker.steps_before + worker.steps_counted - 1 + setup_.load_depth_steps;
   const Picoseconds jitter = std::min(behind, from_ns(setup_.load_jitter_ns));
   const Picoseconds here =
       events_.now() + from_ns(setup_.load_ns) + behind +
