@@ -1,5 +1,5 @@
-// The grouped GEMM behind a C call, for bench/moe.py: raw pointers, one struct, the error's category
-// as result and its text in the caller's buffer.
+// The grouped GEMM behind a C call, for bench/moe.py: raw pointers, one struct, the error's
+// category as result and its text in the caller's buffer.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -41,8 +41,8 @@ int xstage_grouped_gemm(XstageGemmCall* call);
 int xstage_quantise_weights(XstageGemmCall* call, const void* source, void* destination,
                             float* scales, std::int64_t matrices, std::int32_t rows,
                             std::int32_t k);
-int xstage_quantise_rows(XstageGemmCall* call, const void* source, void* destination,
-                         float* scales, std::int64_t stride, std::int64_t rows, std::int32_t k);
+int xstage_quantise_rows(XstageGemmCall* call, const void* source, void* destination, float* scales,
+                         std::int64_t stride, std::int64_t rows, std::int32_t k);
 int xstage_interleave(XstageGemmCall* call, const void* source, void* destination,
                       std::int32_t experts, std::int32_t intermediate, std::int32_t k,
                       std::int32_t element_bytes);
@@ -111,8 +111,8 @@ int xstage_quantise_weights(XstageGemmCall* call, const void* source, void* dest
   });
 }
 
-int xstage_quantise_rows(XstageGemmCall* call, const void* source, void* destination,
-                         float* scales, std::int64_t stride, std::int64_t rows, std::int32_t k) {
+int xstage_quantise_rows(XstageGemmCall* call, const void* source, void* destination, float* scales,
+                         std::int64_t stride, std::int64_t rows, std::int32_t k) {
   return guarded(call, [&] {
     xstage::moe::quantise_rows(source, destination, scales, stride, rows, k, {call->stream});
   });

@@ -9,8 +9,8 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kUnroll = 8;
 
-__global__ void __launch_bounds__(kThreads) read_kernel(const uint4* data, std::int64_t count,
-                                                        std::uint32_t* sink) {
+__global__ void __launch_bounds__(kThreads)
+    read_kernel(const uint4* data, std::int64_t count, std::uint32_t* sink) {
   constexpr std::int64_t kChunk = kThreads * kUnroll;
   std::uint32_t bits = 0;
   for (std::int64_t first = blockIdx.x * kChunk; first < count; first += gridDim.x * kChunk) {

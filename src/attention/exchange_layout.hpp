@@ -55,12 +55,12 @@ constexpr ExchangeLayout exchange_layout(const AttentionShape& max, int num_rank
       align_up(vectors * static_cast<std::size_t>(max.head_dim) * 2, kLayoutAlignment);
   layout.lse_bytes = max.lse ? align_up(vectors * sizeof(float), kLayoutAlignment) : 0;
   std::size_t at = align_up(sizeof(ExchangeHeader), kLayoutAlignment) + kGuardBytes;
-  for (int slot = 0; slot < kNumSlots; ++slot) {
-    layout.out_offset[slot] = at;
+  for (std::size_t& offset : layout.out_offset) {
+    offset = at;
     at += layout.out_bytes + kGuardBytes;
   }
-  for (int slot = 0; slot < kNumSlots; ++slot) {
-    layout.lse_offset[slot] = at;
+  for (std::size_t& offset : layout.lse_offset) {
+    offset = at;
     if (max.lse) at += layout.lse_bytes + kGuardBytes;
   }
   layout.bytes = at;

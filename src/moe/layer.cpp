@@ -96,6 +96,8 @@ void Layer::run(const MoeCall& call, Stream stream) const {
 }  // namespace moe
 
 struct MoeLayer::Impl {
+  explicit Impl(moe::Layer made) : layer(std::move(made)) {}
+
   moe::Layer layer;
 };
 

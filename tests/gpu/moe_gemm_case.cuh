@@ -71,7 +71,8 @@ __global__ void fill_normal(__nv_bfloat16* out, std::int64_t rows, std::int64_t 
     const float u = (static_cast<float>(bits >> 40) + 0.5f) / 16777216.f;
     const float angle = static_cast<float>(bits & 0xffffff) / 16777216.f * 6.2831853f;
     const std::int64_t row = i / k;
-    const auto block = static_cast<int>(hash(static_cast<std::uint64_t>(row * 131 + i % k / 128)) % 4);
+    const auto block =
+        static_cast<int>(hash(static_cast<std::uint64_t>(row * 131 + i % k / 128)) % 4);
     const float scale = zero_row > 0 && row % zero_row == 0 ? 0.f : spread * exp2f(block - 2.f);
     out[i] = __float2bfloat16(scale * sqrtf(-2.f * logf(u)) * cosf(angle));
   }
@@ -82,7 +83,8 @@ __global__ void poison_rows(char* rows, const std::uint8_t* is_owned, std::int64
                             std::int64_t row_bytes) {
   for (std::int64_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
     if (is_owned[row] != 0) continue;
-    for (std::int64_t i = threadIdx.x; i < row_bytes; i += blockDim.x) rows[row * row_bytes + i] = -1;
+    for (std::int64_t i = threadIdx.x; i < row_bytes; i += blockDim.x)
+      rows[row * row_bytes + i] = -1;
   }
 }
 
@@ -97,7 +99,8 @@ struct Comparison {
   }
 };
 
-// An output element's error is bounded by rounding to its type, and sums by `sum_error` * magnitude.
+// An output element's error is bounded by rounding to its type, and sums by `sum_error` *
+// magnitude.
 __global__ void compare_kernel(const moe::GroupedGemm g, const moe::ReferenceValue* reference,
                                std::int32_t row_step, double sum_error, Comparison* result) {
   const int expert = static_cast<int>(blockIdx.y);

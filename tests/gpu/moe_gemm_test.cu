@@ -58,7 +58,8 @@ std::vector<std::int32_t> same_rows(int experts, std::int32_t rows) {
 
 // Around every boundary of a tile.
 std::vector<std::int32_t> odd_rows(int experts) {
-  static constexpr std::int32_t kRows[] = {0, 1, 8, 15, 16, 17, 32, 33, 63, 64, 65, 127, 128, 129, 0, 200};
+  static constexpr std::int32_t kRows[] = {0,  1,  8,  15,  16,  17,  32, 33,
+                                           63, 64, 65, 127, 128, 129, 0,  200};
   std::vector<std::int32_t> rows;
   for (int e = 0; e < experts; ++e) rows.push_back(kRows[e * 5 % 16]);
   return rows;
