@@ -40,7 +40,7 @@ struct SimMachine {
   double load_ns = 1000;  // of a load that finds no stores
   // Late loads come up to this much earlier or later, evenly spread over SMs and steps. Without it
   // equal SMs would stay in lockstep for ever.
-  double load_jitter_ns = 3000;
+  double load_jitter_ns = 6000;
 };
 
 struct SimOptions {

@@ -99,9 +99,11 @@ void choose(Plan& plan, double slack) {
     if (c.runnable) fastest = std::min(fastest, c.total_ns);
   }
   std::string chosen;
+  double chosen_ns = fastest;
   for (const Candidate& c : plan.candidates) {
     if (c.runnable && c.total_ns <= fastest * (1 + slack)) {
       chosen = c.name;
+      chosen_ns = c.total_ns;
       break;
     }
   }
@@ -109,6 +111,13 @@ void choose(Plan& plan, double slack) {
                    [](const Candidate& a, const Candidate& b) { return a.total_ns < b.total_ns; });
   for (std::size_t i = 0; i < plan.candidates.size(); ++i) {
     if (plan.candidates[i].name == chosen) plan.choice = i;
+  }
+  if (chosen_ns > fastest) {
+    const auto first = std::find_if(plan.candidates.begin(), plan.candidates.end(),
+                                    [](const Candidate& c) { return c.runnable; });
+    plan.notes.push_back(first->name + " would be " +
+                         printed("%.2g", 100 * (chosen_ns / fastest - 1)) + " % faster; below " +
+                         printed("%.1f", 100 * slack) + " % the simpler way is taken");
   }
 }
 
