@@ -26,18 +26,12 @@ __device__ inline bool grid_arrive_and_wait(const WaitContext& context, std::uin
                                             std::uint32_t cta_idx, std::uint32_t num_ctas) {
   const std::uint32_t share = cta_idx == 0 ? kGridFlip - (num_ctas - 1) : 1u;
   const std::uint32_t before = add_acq_rel_gpu(counter, share);
-  LookSchedule schedule;
-  for (std::uint32_t num_polls = 1;; ++num_polls) {
+  FailedWait failed{-1, static_cast<std::uint32_t>(WaitTag::grid_barrier), num_ctas};
+  return wait_recorded(context, failed, [&] {
     const std::uint32_t seen = load_acquire_gpu(counter);
-    if (((seen ^ before) & kGridFlip) != 0) return true;
-    if (num_polls % kPollsPerCheck != 0) continue;
-    const WaitOutcome outcome = schedule.outcome(context);
-    if (outcome == WaitOutcome::fine) continue;
-    give_up(context,
-            FailedWait{-1, static_cast<std::uint32_t>(WaitTag::grid_barrier), num_ctas,
-                       num_arrived(seen, num_ctas), coarse_time() - schedule.start, outcome});
-    return false;
-  }
+    failed.seen = num_arrived(seen, num_ctas);
+    return ((seen ^ before) & kGridFlip) != 0;
+  });
 }
 
 // All threads of all CTAs call it. True on every thread if everybody has come.

@@ -26,15 +26,6 @@ inline constexpr std::uint32_t kLookInterval =
     32;  // coarse steps, about 33 us: the rank's own word
 inline constexpr std::uint32_t kLooksPerHostLook = 32;  // about 1 ms: the host's page
 
-// Times of waits in steps of 1024 ns: 32 bits hold 73 minutes, in one register.
-__device__ inline std::uint32_t coarse_time() {
-  return static_cast<std::uint32_t>(global_time_ns() >> 10);
-}
-__device__ inline std::uint32_t coarse_deadline(const WaitContext& context) {
-  const std::uint64_t steps = context.deadline_ns >> 10;
-  return steps > 0x7fffffffu ? 0x7fffffffu : static_cast<std::uint32_t>(steps) + 1;
-}
-
 // When a wait that goes on must look at the abort words next.
 struct LookSchedule {
   std::uint32_t start = coarse_time();
@@ -51,8 +42,7 @@ struct LookSchedule {
   // Whether the wait must end now, and why.
   __device__ WaitOutcome outcome(const WaitContext& context) {
     if (sees_abort(context)) return WaitOutcome::aborted;
-    const bool late = context.deadline_ns != 0 && coarse_time() - start > coarse_deadline(context);
-    return late ? WaitOutcome::deadline : WaitOutcome::fine;
+    return is_late(context, start) ? WaitOutcome::deadline : WaitOutcome::fine;
   }
 };
 
@@ -87,22 +77,37 @@ __device__ inline bool has_reached(std::uint32_t seen, std::uint32_t expected) {
   return static_cast<std::int32_t>(seen - expected) >= 0;
 }
 
+// Polls `ready()`, a load of global memory that also notes what it saw in `failed`. A poll takes
+// most of a microsecond, so looks are counted in polls: two registers and no clock in the loop. A
+// wait that has become useless, too late or with an abort word set here or by the host, is
+// recorded.
+template <typename Ready>
+__device__ inline bool wait_recorded(const WaitContext& context, FailedWait& failed, Ready ready) {
+  constexpr std::uint32_t kPollsPerHostLook = 2048;  // about 1 ms
+  if (ready()) return true;
+  failed.start = coarse_time();
+#pragma unroll 1
+  for (std::uint32_t num_polls = 1;; ++num_polls) {
+    if (ready()) return true;
+    if (num_polls % kPollsPerCheck != 0) continue;
+    if (is_late(context, failed.start)) break;  // one exit each: a flag would cost a register
+    if (context.abort != nullptr && load_relaxed_system(context.abort) != 0) break;
+    if (num_polls % kPollsPerHostLook != 0 || context.control == nullptr) continue;
+    if (load_relaxed_system(&context.control->host_page->abort) != 0) break;
+  }
+  give_up(context, failed);
+  return false;
+}
+
 // Until the flag has reached `expected`, with acquire order at system scope: what its writer stored
 // before the flag is then visible to this thread. `peer` is the rank that is waited for, or -1.
 __device__ inline bool wait_flag(const WaitContext& context, const std::uint32_t* flag,
                                  std::uint32_t expected, int peer, std::uint32_t tag) {
-  if (has_reached(load_acquire_system(flag), expected)) return true;
-  LookSchedule schedule;
-  for (std::uint32_t num_polls = 1;; ++num_polls) {
-    const std::uint32_t seen = load_acquire_system(flag);
-    if (has_reached(seen, expected)) return true;
-    if (num_polls % kPollsPerCheck != 0) continue;
-    const WaitOutcome outcome = schedule.outcome(context);
-    if (outcome == WaitOutcome::fine) continue;
-    give_up(context,
-            FailedWait{peer, tag, expected, seen, coarse_time() - schedule.start, outcome});
-    return false;
-  }
+  FailedWait failed{peer, tag, expected};
+  return wait_recorded(context, failed, [&] {
+    failed.seen = load_acquire_system(flag);
+    return has_reached(failed.seen, expected);
+  });
 }
 
 }  // namespace xstage::device
