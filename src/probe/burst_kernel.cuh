@@ -19,6 +19,8 @@ inline constexpr std::uint32_t kNumTimes = 5;  // accept, read, complete, visibl
 
 struct BurstArgs {
   char* destination;
+  char* const* destinations;  // contiguous layout: producer i sends to entry i mod their number
+  std::uint32_t num_destinations;    // 0: all send to `destination`
   const std::uint32_t* row_order;    // null: ascending
   std::uint64_t block_stride_bytes;  // between blocks of rows of neighbouring producers
   std::uint32_t num_columns;         // producers that share a block of rows, side by side
@@ -63,7 +65,10 @@ struct MakeDestination<device::LinearDestination> {
   static __device__ device::LinearDestination make(const BurstArgs& args, const CUtensorMap*,
                                                    std::uint32_t producer_idx,
                                                    std::uint32_t slice_idx) {
-    return {args.destination +
+    char* base = args.num_destinations == 0
+                     ? args.destination
+                     : args.destinations[producer_idx % args.num_destinations];
+    return {base +
             parcel_offset(args.block_stride_bytes, 1, 0, producer_idx, slice_idx, args.bytes)};
   }
 };

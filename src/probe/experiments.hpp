@@ -20,6 +20,9 @@ struct Context {
   const ProbeOptions& options;
   std::mt19937 random;
   double drain_rate = 0;  // B/ns, rough, from the first zero-gap run
+  // Ordinals of third GPUs that can store into the destination, and that the source can store into.
+  std::vector<int> senders = {};
+  std::vector<int> receivers = {};
 
   [[nodiscard]] std::uint32_t next_seed() { return static_cast<std::uint32_t>(random()); }
   [[nodiscard]] bool measures(StoreKind kind) const;
@@ -75,6 +78,8 @@ void part_loads(Context& context);
 void part_pacing(Context& context);
 void part_egress(Context& context);
 void part_costs(Context& context);
+void part_fan_in(Context& context);
+void part_fan_out(Context& context);
 void part_idle(Context& context);
 void part_control(Context& context);
 void part_memory(Context& context);

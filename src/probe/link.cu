@@ -55,6 +55,7 @@ struct Scratch {
   std::uint32_t* producer_sm;
   std::uint64_t* calibration;
   std::int32_t* producer_of_sm;
+  char** destinations;
 
   explicit Scratch(char* base)
       : num_arrived(reinterpret_cast<std::uint32_t*>(base)),
@@ -63,7 +64,8 @@ struct Scratch {
         cycles(reinterpret_cast<std::uint32_t*>(base + 65536)),
         producer_sm(reinterpret_cast<std::uint32_t*>(base + 8192)),
         calibration(reinterpret_cast<std::uint64_t*>(base + 16384)),
-        producer_of_sm(reinterpret_cast<std::int32_t*>(base + 32768)) {}
+        producer_of_sm(reinterpret_cast<std::int32_t*>(base + 32768)),
+        destinations(reinterpret_cast<char**>(base + 49152)) {}
 };
 
 std::uint32_t log2_of(std::uint32_t value) {
@@ -174,7 +176,7 @@ char* Link::arena() const {
   return arena_.data();
 }
 
-void Link::prepare(const BurstSpec& spec) {
+void Link::prepare(const BurstSpec& spec, const std::vector<Link*>& others) {
   const bool host = target_.type == Endpoint::Type::host_memory;
   const Geometry g = geometry_of(spec, host);
   if (spec.bytes == 0 || spec.bytes % 128 != 0 ||
@@ -183,10 +185,19 @@ void Link::prepare(const BurstSpec& spec) {
                                           " bytes: legal are multiples of 128 from 128 to " +
                                           std::to_string(max_burst_bytes_));
   }
-  if (g.total_bytes > destination_.size() || spec.num_bursts > static_cast<int>(kMaxBursts)) {
+  const bool fits = std::all_of(others.begin(), others.end(), [&](const Link* other) {
+    return g.total_bytes <= other->destination_.size();
+  });
+  if (!fits || g.total_bytes > destination_.size() ||
+      spec.num_bursts > static_cast<int>(kMaxBursts)) {
     throw Error(ErrorCategory::usage, "burst does not fit the probe's buffers");
   }
+  if (!others.empty() && (spec.kind == StoreKind::tensor || spec.kind == StoreKind::load ||
+                          spec.layout.rows != Layout::Rows::contiguous)) {
+    throw Error(ErrorCategory::usage, "fan-out: legal are contiguous register and bulk stores");
+  }
   spec_ = spec;
+  others_ = others;
   check(cudaSetDevice(source_idx_), "cudaSetDevice");
   const Scratch scratch(scratch_.data());
   const auto placement = place_producers(num_sms_, spec.num_producers, spec.two_per_tpc);
@@ -198,6 +209,15 @@ void Link::prepare(const BurstSpec& spec) {
   prepared_ = std::make_unique<Prepared>();
   BurstArgs& args = prepared_->args;
   args.destination = destination_.data();
+  if (!others.empty()) {
+    std::vector<char*> bases{destination_.data()};
+    for (const Link* other : others) bases.push_back(other->destination_.data());
+    check(cudaMemcpy(scratch.destinations, bases.data(), bases.size() * sizeof(char*),
+                     cudaMemcpyHostToDevice),
+          "cudaMemcpy");
+    args.destinations = scratch.destinations;
+    args.num_destinations = static_cast<std::uint32_t>(bases.size());
+  }
   args.row_order = nullptr;
   if (spec.layout.rows == Layout::Rows::random) {
     row_order_host_.resize(spec.bytes / spec.layout.row_bytes);
@@ -242,9 +262,13 @@ void Link::prepare(const BurstSpec& spec) {
         make_row_box_map(destination_.data(), g.num_columns << g.row_shift, rows, g.pitch_bytes,
                          1u << g.row_shift, spec.send.chunk_bytes >> g.row_shift);
   }
-  prepare_destination(
-      destination_, g.total_bytes, spec, *stream_,
-      {g.block_stride_bytes, g.num_columns, g.row_shift, g.pitch_bytes, g.num_slices});
+  const PayloadLayout payload{g.block_stride_bytes, g.num_columns, g.row_shift, g.pitch_bytes,
+                              g.num_slices};
+  prepare_destination(destination_, g.total_bytes, spec, *stream_, payload);
+  for (const Link* other : others) {
+    prepare_destination(other->destination_, g.total_bytes, spec, *stream_, payload);
+  }
+  check(cudaSetDevice(source_idx_), "cudaSetDevice");
   prepared_->kernel = kernel_of(spec);
   prepared_->shared_bytes =
       std::max<std::size_t>(kMinSharedBytes, (spec.bytes + 1023) / 1024 * 1024 +
@@ -266,6 +290,23 @@ void Link::start() {
                                     prepared_->shared_bytes, stream_->get()),
         "burst kernel launch");
   events_->end(*stream_);
+}
+
+Link::Checked Link::check_destinations() const {
+  const Geometry g = geometry_of(spec_, target_.type == Endpoint::Type::host_memory);
+  PayloadLayout payload{g.block_stride_bytes, g.num_columns, g.row_shift, g.pitch_bytes,
+                        g.num_slices};
+  payload.num_shares = static_cast<std::uint32_t>(others_.size()) + 1;
+  Checked sum;
+  for (; payload.share_idx < payload.num_shares; ++payload.share_idx) {
+    const Link& at = payload.share_idx == 0 ? *this : *others_[payload.share_idx - 1];
+    const VerifyResult verified =
+        verify_destination(at.destination_, g.total_bytes, spec_, *stream_, payload,
+                           row_order_host_, at.check_counter());
+    sum.num_words += verified.num_checked;
+    sum.num_wrong += verified.num_wrong;
+  }
+  return sum;
 }
 
 BurstRun Link::collect() {
@@ -311,13 +352,9 @@ BurstRun Link::collect() {
     run.times[i] = {ns(0), ns(1), spec_.measure_visible ? ns(2) : 0.0f,
                     spec_.measure_visible ? ns(3) : 0.0f, began + ns(4)};
   }
-  const Geometry g = geometry_of(spec_, target_.type == Endpoint::Type::host_memory);
-  const VerifyResult verified = verify_destination(
-      destination_, g.total_bytes, spec_, *stream_,
-      {g.block_stride_bytes, g.num_columns, g.row_shift, g.pitch_bytes, g.num_slices},
-      row_order_host_, check_counter());
-  run.num_checked_words = verified.num_checked;
-  run.num_wrong_words = verified.num_wrong + num_wrong_loads;
+  const Checked checked = check_destinations();
+  run.num_checked_words = checked.num_words;
+  run.num_wrong_words = checked.num_wrong + num_wrong_loads;
   return run;
 }
 

@@ -39,7 +39,10 @@ class Link {
   // that several links can start close together; collect() waits, reads the samples and checks
   // every byte that the producers were to write and the guard zones between them. One run at a
   // time.
-  void prepare(const BurstSpec& spec);
+  //
+  // With `others`, links of the same source, the producers take this link's destination and theirs
+  // in turn, and all of them are checked: fan-out, contiguous register and bulk stores only.
+  void prepare(const BurstSpec& spec, const std::vector<Link*>& others = {});
   void start();
   [[nodiscard]] BurstRun collect();
   [[nodiscard]] BurstRun run(const BurstSpec& spec) {
@@ -47,6 +50,13 @@ class Link {
     start();
     return collect();
   }
+
+  // What collect() checks at the destinations of the run in flight, or of the last one.
+  struct Checked {
+    std::uint64_t num_words = 0;
+    std::uint64_t num_wrong = 0;
+  };
+  [[nodiscard]] Checked check_destinations() const;
 
   // Memory of the source GPU that experiments may use as they like.
   [[nodiscard]] char* local_source() const noexcept { return gap_source_.data(); }
@@ -77,7 +87,8 @@ class Link {
   Buffer check_counter_;
   Buffer row_order_;  // device: permutation of rows
   std::vector<std::uint32_t> row_order_host_;
-  BurstSpec spec_;  // of the run in flight
+  BurstSpec spec_;             // of the run in flight
+  std::vector<Link*> others_;  // of the same
   struct Prepared;
   std::unique_ptr<Prepared> prepared_;
 };

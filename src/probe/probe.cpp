@@ -39,6 +39,8 @@ constexpr std::array kParts{
     Part{"loads", probing::part_loads, false},
     Part{"pacing", probing::part_pacing, false},
     Part{"egress", probing::part_egress, false},
+    Part{"fan_in", probing::part_fan_in, false},
+    Part{"fan_out", probing::part_fan_out, false},
     Part{"costs", probing::part_costs, false},
     Part{"idle", probing::part_idle, false},
     Part{"control", probing::part_control, false},
@@ -209,6 +211,18 @@ void check_axes(const ProbeOptions& options, int num_sms) {
   }
 }
 
+// Who else can take part in fan-in at the destination and fan-out from the source.
+void add_third_gpus(const Topology& topology, const Pair& pair, Context& context) {
+  for (int other = 0; other < static_cast<int>(topology.gpus.size()); ++other) {
+    if (other == pair.source || other == pair.destination) continue;
+    const int ordinal = topology.gpus[static_cast<std::size_t>(other)].ordinal;
+    const PeerEdge* in = topology.edge(other, pair.destination);
+    if (in != nullptr && in->access) context.senders.push_back(ordinal);
+    const PeerEdge* out = topology.edge(pair.source, other);
+    if (out != nullptr && out->access) context.receivers.push_back(ordinal);
+  }
+}
+
 ProbedPair probe_pair(const Topology& topology, const Pair& pair, const ProbeOptions& options) {
   ProbedPair result = describe(topology, pair);
   const Gpu& source = topology.gpus[static_cast<std::size_t>(pair.source)];
@@ -229,6 +243,7 @@ ProbedPair probe_pair(const Topology& topology, const Pair& pair, const ProbeOpt
     Context context{
         link, back.get(), result, options, std::mt19937(static_cast<std::uint32_t>(options.seed)),
         0};
+    if (pair.type == Endpoint::Type::gpu) add_third_gpus(topology, pair, context);
     run_parts(context, options);
   } catch (const Error& error) {
     if (error.category() == ErrorCategory::usage) throw;

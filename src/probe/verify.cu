@@ -31,6 +31,7 @@ struct Expectation {
   }
   XSTAGE_HOST_DEVICE std::uint32_t value(std::uint32_t producer_idx, std::uint32_t slice_idx,
                                          std::uint32_t word_idx) const {
+    if (producer_idx % layout.num_shares != layout.share_idx) return kPoisonWord;
     const std::uint32_t word = payload(seed, producer_idx, word_idx);
     if (!is_sum) return word;
     const std::uint32_t times =

@@ -18,6 +18,10 @@ struct PayloadLayout {
   std::uint32_t row_shift;
   std::uint32_t pitch_bytes;
   std::uint32_t num_slices;
+  // Producers that send here: those with idx mod num_shares == share_idx. The others' blocks must
+  // keep the poison.
+  std::uint32_t num_shares = 1;
+  std::uint32_t share_idx = 0;
 };
 
 struct VerifyResult {

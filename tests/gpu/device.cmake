@@ -11,3 +11,13 @@ foreach(name IN ITEMS outbox outbox_decisions store_kinds memory_model wait)
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
                        PROPERTIES LABELS gpu RESOURCE_LOCK gpu)
 endforeach()
+
+# Fan-out of the probe's links.
+add_executable(fan_out_gpu_test fan_out_test.cpp)
+target_link_libraries(fan_out_gpu_test PRIVATE xstage::probe GTest::gtest_main)
+target_include_directories(fan_out_gpu_test PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(fan_out_gpu_test SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+target_link_options(fan_out_gpu_test PRIVATE -static-libstdc++ -static-libgcc)
+xstage_configure_target(fan_out_gpu_test)
+gtest_discover_tests(fan_out_gpu_test DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
+                     PROPERTIES LABELS gpu RESOURCE_LOCK gpu)

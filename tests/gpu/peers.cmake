@@ -7,6 +7,14 @@ target_link_options(peers_gpu PRIVATE -static-libstdc++ -static-libgcc)
 xstage_configure_target(peers_gpu)
 xstage_configure_cuda(peers_gpu "${XSTAGE_GENCODE_PORTABLE}")
 
+# For peers_torch.py.
+add_library(xstage_peers_test SHARED peers_capi.cu)
+target_link_libraries(xstage_peers_test PRIVATE xstage::peers)
+target_include_directories(xstage_peers_test PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_link_options(xstage_peers_test PRIVATE -static-libstdc++ -static-libgcc)
+xstage_configure_target(xstage_peers_test)
+xstage_configure_cuda(xstage_peers_test "${XSTAGE_GENCODE_PORTABLE}")
+
 foreach(case IN ITEMS machine exchange graph delay deadline abort side emulated adopted)
   add_test(NAME PeersGpu.${case} COMMAND peers_gpu ${case} --ranks 1,2,3,4,8 --rounds 50)
 endforeach()

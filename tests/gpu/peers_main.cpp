@@ -72,11 +72,14 @@ CommandLine parse(int argc, char** argv) {
       line.options.seed = static_cast<std::uint32_t>(std::stoul(value));
     } else if (word == "--placement") {
       line.options.placement = value;
+    } else if (word == "--connections") {
+      line.options.connections = std::stoi(value);
+    } else if (word == "--teardown") {
+      line.options.teardown = value;
     } else {
       usage(word +
             ": legal --ranks --rounds --launches --bytes --seconds --devices --deadline --seed "
-            "--placement "
-            "--streams");
+            "--placement --connections --teardown --streams");
     }
   }
   return line;
@@ -96,6 +99,11 @@ bool run_case(const NamedCase& each, const Options& options, int num_ranks) {
   std::fflush(stdout);
   const pid_t pid = ::fork();
   if (pid == 0) {
+    const bool is_local = each.name.rfind("p-", 0) != 0;
+    const int connections = options.connections > 0 ? options.connections : is_local ? 32 : 0;
+    if (connections > 0) {
+      ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(connections).c_str(), 1);
+    }
     Report report;
     try {
       each.run(options, num_ranks, report);
@@ -117,8 +125,6 @@ bool run_case(const NamedCase& each, const Options& options, int num_ranks) {
 
 int run(int argc, char** argv) {
   const CommandLine line = parse(argc, argv);
-  // Each co-located rank's stream must have a hardware queue of its own.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
   const pid_t prober = ::fork();  // CUDA must not start in this process
   if (prober == 0) {
     const Topology topology = discover();

@@ -115,8 +115,9 @@ void killed(const Options& options, int num_ranks, Report& report) {
     const auto outcomes = run_ranks(
         num_ranks,
         [&](Group& group) {
-          RankRun rank(
+          auto owned = std::make_unique<RankRun>(
               PeerMemory::create(group, options.bytes, peer_options(options, 60, group.rank())));
+          RankRun& rank = *owned;
           rank.launch_exchange(options, 1);
           rank.finish();
           group.barrier();
@@ -127,6 +128,8 @@ void killed(const Options& options, int num_ranks, Report& report) {
           }
           rank.launch_exchange(options, 1'000'000);
           rank.finish();
+          if (options.teardown != "close") (void)owned.release();
+          if (options.teardown == "reset") (void)cudaDeviceReset();
           rank.memory().check();
           return std::string("ended without an error");
         },
@@ -144,6 +147,8 @@ void killed(const Options& options, int num_ranks, Report& report) {
     double last_error = 0;
     for (int rank = 0; rank < num_ranks; ++rank) {
       const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+      std::printf("  rank %d: error after %.3f s, gone after %.3f s\n", rank,
+                  outcome.seconds_to_error - death_at, outcome.seconds_to_end - death_at);
       if (rank == victim) continue;
       last = std::max(last, outcome.seconds_to_end - death_at);
       last_error = std::max(last_error, outcome.seconds_to_error - death_at);
