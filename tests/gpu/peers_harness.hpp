@@ -24,9 +24,9 @@ struct Options {
   bool cooperative = true;  // how kernels of co-located ranks are launched
   std::string placement = "device";
   // Hardware queues of a process (CUDA_DEVICE_MAX_CONNECTIONS); 0: 32 if all ranks are in one
-  // process, where each one's stream must have its own, else what the driver takes.
+  // process, where each one's stream must have its own, else what the driver takes: 32 of them make
+  // the end of a process several times as long.
   int connections = 0;
-  std::string teardown = "close";  // of a survivor of p-kill: close, skip (just end), reset
   std::vector<int> devices = {0};  // of the ranks, in turn
 
   [[nodiscard]] int device_of(int rank) const {

@@ -74,12 +74,10 @@ CommandLine parse(int argc, char** argv) {
       line.options.placement = value;
     } else if (word == "--connections") {
       line.options.connections = std::stoi(value);
-    } else if (word == "--teardown") {
-      line.options.teardown = value;
     } else {
       usage(word +
             ": legal --ranks --rounds --launches --bytes --seconds --devices --deadline --seed "
-            "--placement --connections --teardown --streams");
+            "--placement --connections --streams");
     }
   }
   return line;
