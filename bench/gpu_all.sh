@@ -1,77 +1,157 @@
 #!/bin/bash
-# Runs every GPU test and GPU bench of a finished build on the machine it is started on. Builds
+# Runs the GPU tests and GPU benches of a finished build on the machine it is started on. Builds
 # nothing, needs nothing but the driver (comparisons with PyTorch also need PyTorch), goes on after
 # failures. The build must have XSTAGE_TESTS and XSTAGE_BENCHMARKS on.
 #
-#   bench/gpu_all.sh BUILD_DIR OUT_DIR [--only NAME] [--list]
+#   bench/gpu_all.sh BUILD_DIR OUT_DIR [--set NAME] [--gpus N] [--budget SECONDS] [--only NAME] [--list]
 #
+# --set NAME    entries of a set; may be given several times; left out: all sets
+#                 one   one GPU: kernels, waits, peers of one GPU, host-memory probe, attention
+#                 two   two GPUs, under 8 minutes: probe of both directions, compared with itself and
+#                       with a loaded link, replayed; peers across GPUs; memory checker
+#                 many  N GPUs, under 10 minutes: fan-in and fan-out, fused attention and the
+#                       expert-parallel layer on N ranks, soak and kill
+# --gpus N      of set many and of nothing else; left out: all that are here
+# --budget S    stop starting entries after S seconds; left out: 480 for set two alone, 600 for many
 # --only NAME   entries whose name contains NAME; may be given several times
 # --list        print the entries and stop
 #
-# OUT_DIR gets NAME.log (all output) for each entry, what the entry writes to its folder NAME/, and
-# summary.tsv. Exit code 0: all passed. 1: an entry failed, ran out of time or is missing. 2: usage.
+# OUT_DIR gets NAME.log (all output) for each entry, what the entry writes to its folder NAME/,
+# results.txt (all commands with their output) and summary.tsv. Exit code 0: all passed, or not
+# possible on this machine, which the log explains. 1: an entry failed, ran out of time or is
+# missing. 2: usage.
 set -u
 
-# name | seconds it may take | command
-# The command runs in the repository root; @build is BUILD_DIR, @out the entry's own folder.
+# set | name | seconds it may take | GPUs it needs | command
+# The command runs in the repository root; @build is BUILD_DIR, @out the entry's own folder, @all
+# OUT_DIR, @n the number of ranks of set many (a single GPU holds two), @ids the GPUs "0,1,...",
+# @h4 heads of which each rank has four, @where and @ghosts where peers lie; @peers, @torch and
+# @check are programs with their fixed arguments, @bench is a sub-command of `xstage bench`, which
+# this build may not have, and @ranks-bench that once a rank.
 entries='
-doctor            | 30  | @build/xstage doctor --json
-outbox            | 60  | @build/tests/gpu/outbox_gpu_test
-outbox-decisions  | 60  | @build/tests/gpu/outbox_decisions_gpu_test
-store-kinds       | 60  | @build/tests/gpu/store_kinds_gpu_test
-memory-model      | 60  | @build/tests/gpu/memory_model_gpu_test
-wait              | 60  | @build/tests/gpu/wait_gpu_test
-peers             | 300 | @build/tests/gpu/peers_gpu machine exchange graph delay deadline abort side emulated adopted --ranks 1,2,3,4,8 --rounds 50
-peers-processes   | 120 | @build/tests/gpu/peers_gpu p-exchange p-kill p-stop p-doctor --ranks 2,3 --rounds 10
-peers-cycles      | 60  | @build/tests/gpu/peers_gpu cycles p-cycles --ranks 2 --rounds 50
-peers-throughput  | 60  | @build/tests/gpu/peers_gpu throughput --ranks 2
-attention-test    | 120 | @build/tests/gpu/attention_gpu_test
-push-test         | 120 | @build/tests/gpu/push_gpu_test
-moe-gemm-test     | 120 | @build/tests/gpu/moe_gemm_gpu_test
-moe-exchange      | 120 | @build/tests/gpu/moe_exchange_gpu_test
-moe-layer         | 120 | @build/tests/gpu/moe_layer_gpu_test
-moe-processes     | 120 | @build/tests/gpu/moe_processes values replays soak kill --ranks 2 --rounds 100
-moe-bench         | 180 | @build/xstage bench moe deepseek-v4-flash-moe-fp8 --tokens 64,2048,8192 --ways pull+pull,push+push --out @out/moe.json
-outbox            | 60  | @build/tests/gpu/outbox_gpu_test
-outbox-decisions  | 60  | @build/tests/gpu/outbox_decisions_gpu_test
-store-kinds       | 60  | @build/tests/gpu/store_kinds_gpu_test
-memory-model      | 60  | @build/tests/gpu/memory_model_gpu_test
-waits             | 60  | @build/tests/gpu/wait_gpu_test
-probe-quick       | 60  | @build/xstage probe --quick --out @out --force
-probe-host        | 180 | @build/xstage probe --peer host --out @out --force
-attention         | 300 | python3 bench/attention.py --library @build/libxstage_attention_c.so --out @out/attention.json --shapes all
-moe-gemm          | 300 | python3 bench/moe.py --library @build/libxstage_moe_c.so --out @out/moe.json
+one | doctor            | 30  | 1 | @build/xstage doctor --json
+one | outbox            | 60  | 1 | @build/tests/gpu/outbox_gpu_test
+one | outbox-decisions  | 60  | 1 | @build/tests/gpu/outbox_decisions_gpu_test
+one | store-kinds       | 60  | 1 | @build/tests/gpu/store_kinds_gpu_test
+one | memory-model      | 60  | 1 | @build/tests/gpu/memory_model_gpu_test
+one | waits             | 60  | 1 | @build/tests/gpu/wait_gpu_test
+one | fan-out           | 60  | 1 | @build/tests/gpu/fan_out_gpu_test
+one | peers             | 300 | 1 | @peers machine exchange graph delay deadline abort side emulated adopted barrier --ranks 1,2,3,4,8 --rounds 50
+one | peers-delay       | 150 | 1 | @peers delay --ranks 2 --seconds 90
+one | peers-soak        | 60  | 1 | @peers exchange --ranks 2,8 --rounds 10000 --launches 100
+one | peers-graph       | 60  | 1 | @peers graph --ranks 2,8 --rounds 1000
+one | peers-processes   | 120 | 1 | @peers p-exchange p-kill p-doctor --ranks 2,4 --rounds 10
+one | peers-stop        | 60  | 1 | @peers p-stop --ranks 2 --seconds 20
+one | peers-cycles      | 60  | 1 | @peers cycles p-cycles --ranks 2 --rounds 1000
+one | peers-throughput  | 60  | 1 | @peers throughput --ranks 2
+one | peers-torch       | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --devices 0
+one | attention-test    | 120 | 1 | @build/tests/gpu/attention_gpu_test
+one | push-test         | 120 | 1 | @build/tests/gpu/push_gpu_test
+one | ulysses-test      | 300 | 1 | @build/tests/gpu/ulysses_gpu_test
+one | moe-gemm-test     | 120 | 1 | @build/tests/gpu/moe_gemm_gpu_test
+one | moe-exchange      | 120 | 1 | @build/tests/gpu/moe_exchange_gpu_test
+one | moe-layer         | 120 | 1 | @build/tests/gpu/moe_layer_gpu_test
+one | moe-processes     | 120 | 1 | @build/tests/gpu/moe_processes values replays soak kill --ranks 2 --rounds 100
+one | moe-bench         | 180 | 1 | @build/xstage bench moe deepseek-v4-flash-moe-fp8 --tokens 64,2048,8192 --ways pull+pull,push+push --out @out/moe.json --force
+one | probe-host        | 180 | 1 | @build/xstage probe --device 0 --peer host --out @out --force
+one | attention         | 300 | 1 | @torch bench/attention.py --library @build/libxstage_attention_c.so --out @out/attention.json --shapes all
+one | moe-gemm          | 300 | 1 | @torch bench/moe.py --library @build/libxstage_moe_c.so --out @out/moe.json
+
+two | two-doctor        | 20  | 2 | @build/xstage doctor
+two | two-probe         | 60  | 2 | @build/xstage probe --device 0 --peer 1 --out @out/first.json --force --tables
+two | two-probe-back    | 60  | 2 | @build/xstage probe --device 1 --peer 0 --out @out/back.json --force --tables
+two | two-probe-quick   | 20  | 2 | @build/xstage probe --quick --device 0 --peer 1 --out @out/quick.json --force
+two | two-probe-again   | 60  | 2 | @build/xstage probe --device 0 --peer 1 --parts isolated,periodic,memory --out @out/again.json --force
+two | two-probe-loaded  | 60  | 2 | @torch bench/copy_loop.py --from 0 --to 1 -- @build/xstage probe --device 0 --peer 1 --parts isolated,periodic,memory --out @out/loaded.json --force
+two | two-same          | 10  | 1 | @build/xstage compare @all/two-probe/first.json @all/two-probe-again/again.json
+two | two-slower        | 10  | 1 | @build/xstage compare @all/two-probe/first.json @all/two-probe-loaded/loaded.json; test $? -eq 1
+two | two-probe-host    | 60  | 1 | @build/xstage probe --device 0 --peer host --out @out/host.json --force --tables
+two | two-accuracy      | 20  | 1 | @build/bench/model_accuracy @all/two-probe/first.csv
+two | two-replay        | 60  | 1 | mkdir -p @out && @build/bench/replay_probe @all/two-probe/first.csv >@out/probe.csv && @build/bench/replay_mock @all/two-probe/first.tables.json @all/two-probe/first.json >@out/mock.csv && tail -n 4 @out/probe.csv @out/mock.csv
+two | two-peers         | 60  | 2 | @peers machine exchange deadline abort side adopted --ranks 2,8 --rounds 200 --seconds 0.5 --deadline 5 --devices 0,1
+two | two-soak          | 60  | 2 | @peers exchange --ranks 2,8 --rounds 10000 --launches 100 --devices 0,1
+two | two-graph         | 30  | 2 | @peers graph --ranks 2,8 --rounds 1000 --devices 0,1
+two | two-barrier       | 20  | 2 | @peers barrier --ranks 2,8 --rounds 20000 --devices 0,1
+two | two-processes     | 60  | 2 | @peers p-exchange --ranks 2,4 --rounds 10000 --launches 20 --bytes 262144 --devices 0,1
+two | two-shared-gpu    | 60  | 1 | @peers p-exchange --ranks 2,4 --rounds 40 --launches 2 --bytes 262144
+two | two-kill          | 60  | 2 | @peers p-kill --ranks 2,4 --bytes 262144 --devices 0,1
+two | two-kill-shared   | 30  | 1 | @peers p-kill --ranks 2,4 --bytes 262144
+two | two-masks         | 40  | 2 | @peers p-masks p-doctor --ranks 2 --bytes 262144 --devices 0,1
+two | two-throughput    | 40  | 1 | @peers throughput --ranks 2
+two | two-torch         | 60  | 2 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --devices 0,1 --rounds 1000
+two | two-memcheck      | 60  | 2 | @check @build/tests/gpu/peers_gpu exchange emulated adopted p-exchange --ranks 2 --rounds 2 --launches 1 --bytes 65536 --devices 0,1
+two | two-memcheck-sees | 30  | 1 | @check @build/tests/gpu/peers_gpu p-spoiled --ranks 2; test $? -ne 0 && grep -q "Invalid __global__ write" @all/two-memcheck-sees.log
+two | two-stop          | 60  | 2 | @peers p-stop --ranks 2 --seconds 20 --devices 0,1
+
+many | many-doctor      | 20  | 1 | @build/xstage doctor
+many | many-fan         | 120 | 2 | @build/xstage probe --device 1 --peer 0 --parts fan_in,fan_out --out @out/fan.json --force --tables
+many | many-attention   | 150 | 1 | @ranks-bench exchange 8192x@h4 16384x@h4 32768x@h4 49152x@h4 65536x@h4 wan2.2-14b-720p hunyuanvideo-720p --ranks @n --peers @where --link profiles/h200-nv18.json --seconds 4s --out @out/attention.json --force
+many | many-emulated    | 60  | 1 | @bench exchange 8192x32 32768x32 --ranks 8 --peers @ghosts --link profiles/h200-nv18.json --seconds 4s --out @out/emulated.json --force
+many | many-experts     | 120 | 1 | @bench moe deepseek-v4-flash-moe-fp8 hunyuanimage-3-moe-fp8 --ranks @n --device @ids --out @out/experts.json --force
+many | many-barrier     | 30  | 1 | @peers barrier --ranks @n --rounds 20000 --devices @ids
+many | many-soak        | 90  | 1 | @peers exchange --ranks @n --rounds 10000 --launches 100 --devices @ids
+many | many-graph       | 40  | 1 | @peers graph --ranks @n --rounds 1000 --devices @ids
+many | many-processes   | 90  | 1 | @peers p-exchange --ranks @n --rounds 10000 --launches 20 --bytes 1048576 --devices @ids
+many | many-kill        | 60  | 1 | @peers p-kill --ranks @n --bytes 1048576 --devices @ids
+many | many-torch       | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --ranks @n --devices @ids --rounds 1000
 '
 
 usage() {
-  sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,26s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 
-build='' out='' list=no
-only=()
+build='' out='' list=no gpus='' budget=''
+only=() sets=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --only) [ $# -ge 2 ] || usage; only+=("$2"); shift ;;
+    --only | --set | --gpus | --budget)
+      [ $# -ge 2 ] || usage
+      case $1 in
+        --only) only+=("$2") ;;
+        --set) sets+=("$2") ;;
+        --gpus) gpus=$2 ;;
+        --budget) budget=$2 ;;
+      esac
+      shift
+      ;;
     --list) list=yes ;;
     -*) usage ;;
     *) if [ -z "$build" ]; then build=$1; elif [ -z "$out" ]; then out=$1; else usage; fi ;;
   esac
   shift
 done
+for set in ${sets[@]+"${sets[@]}"}; do
+  case $set in one | two | many) ;; *) echo "--set $set: legal are one, two, many" >&2; exit 2 ;; esac
+done
 
 trim() { local word=$1; word=${word#"${word%%[! ]*}"}; printf '%s' "${word%"${word##*[! ]}"}"; }
 
+# wanted SET NAME
 wanted() {
+  local part found=no
+  if [ ${#sets[@]} -gt 0 ]; then
+    for part in "${sets[@]}"; do [ "$1" = "$part" ] && found=yes; done
+    [ $found = yes ] || return 1
+  fi
   [ ${#only[@]} -gt 0 ] || return 0
-  local part
-  for part in "${only[@]}"; do [[ $1 == *"$part"* ]] && return 0; done
+  for part in "${only[@]}"; do [[ $2 == *"$part"* ]] && return 0; done
   return 1
 }
 
-# run_entry NAME SECONDS COMMAND: prints one word, the entry's status.
+# run_entry NAME SECONDS GPUS COMMAND: prints one word, the entry's status.
 run_entry() {
-  local name=$1 limit=$2 command=$3 log=$out/$1.log
+  local name=$1 limit=$2 needed=$3 command=$4 log=$out/$1.log
+  if [ "$needed" -gt "$gpus_here" ]; then
+    echo "needs $needed GPUs, $gpus_here here" >"$log"
+    echo impossible
+    return
+  fi
+  if [ "$limit" -lt 1 ]; then
+    echo "no time left of $budget s" >"$log"
+    echo timeout
+    return
+  fi
   mkdir -p "$out/$name"
   local program=${command%% *}
   if [[ $program == "$build"/* ]] && [ ! -x "$program" ]; then
@@ -90,8 +170,18 @@ run_entry() {
   esac
 }
 
+# bench_command [PROGRAM...]: says so and ends with 3 if the build has no such sub-command.
+bench_command() {
+  # shellcheck disable=SC2016  # expanded by the entry's own shell
+  printf 'b() { %s bench "$1" --help >/dev/null 2>&1 || { echo "not built: xstage bench $1"; exit 3; }; %s %s bench "$@"; }; b' \
+    "$build/xstage" "$*" "$build/xstage"
+}
+
 if [ $list = yes ]; then
-  printf '%s\n' "$entries" | sed '/^$/d'
+  while IFS='|' read -r set name rest; do
+    set=$(trim "$set") name=$(trim "$name")
+    if [ -n "$name" ] && wanted "$set" "$name"; then echo "$set | $name |$rest"; fi
+  done <<<"$entries"
   exit 0
 fi
 if [ -z "$out" ] || [ ! -d "$build" ]; then usage; fi
@@ -100,20 +190,58 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$(dirname "$0")/.." || exit 2
 
+gpus_here=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+[ -n "$gpus" ] || gpus=$gpus_here
+case $gpus in *[!0-9]*) echo "--gpus $gpus: legal are numbers from 1" >&2; exit 2 ;; esac
+[ "$gpus" -ge 1 ] || gpus=1
+if [ "$gpus" -gt "$gpus_here" ] && [ "$gpus_here" -gt 0 ]; then
+  echo "--gpus $gpus: $gpus_here here" >&2
+  exit 2
+fi
+if [ -z "$budget" ] && [ ${#sets[@]} -eq 1 ]; then
+  case ${sets[0]} in two) budget=480 ;; many) budget=600 ;; esac
+fi
+ranks=$gpus where=real ghosts=peer
+if [ "$gpus" -eq 1 ]; then ranks=2 where=local ghosts=local; fi  # two ranks share the GPU
+ids=$(seq -s, 0 $((gpus - 1)))
+
 nvidia-smi --query-gpu=index,name,uuid,driver_version,clocks.sm,clocks.max.sm,power.limit \
   --format=csv >"$out/gpus.csv" 2>&1 || echo "no GPU answers here: see $out/gpus.csv" >&2
 printf 'name\tstatus\tseconds\n' >"$out/summary.tsv"
+{
+  echo "# $(date -u +%Y-%m-%d), $("$build/xstage" --version 2>/dev/null | head -n 1)"
+  sed 's/^/# /' "$out/gpus.csv"
+} >"$out/results.txt"
 
-num_run=0 num_bad=0
-while IFS='|' read -r name limit command; do
-  name=$(trim "$name") limit=$(trim "$limit") command=$(trim "$command")
-  if [ -z "$name" ] || ! wanted "$name"; then continue; fi
+num_run=0 num_bad=0 first=$SECONDS
+while IFS='|' read -r set name limit needed command; do
+  set=$(trim "$set") name=$(trim "$name") limit=$(trim "$limit") needed=$(trim "$needed")
+  if [ -z "$name" ] || ! wanted "$set" "$name"; then continue; fi
+  if [ -n "$budget" ] && [ $((budget - SECONDS + first)) -lt "$limit" ]; then
+    limit=$((budget - SECONDS + first))
+  fi
+  shown=$(trim "$command")
+  shown=${shown//@h4/$((4 * ranks))} shown=${shown//@n/$ranks} shown=${shown//@ids/$ids}
+  shown=${shown//@where/$where} shown=${shown//@ghosts/$ghosts}
+  command=${shown//@peers/$build/tests/gpu/peers_gpu}
+  command=${command//@check/compute-sanitizer --tool memcheck --error-exitcode 9 --target-processes all}
+  command=${command//@torch/python3}
+  launch=''
+  if [ $where = real ]; then launch="bench/launch.sh $ranks"; fi
+  command=${command//@ranks-bench/$(bench_command "$launch")}
+  command=${command//@bench/$(bench_command)}
   command=${command//@build/$build}
   command=${command//@out/$out/$name}
+  command=${command//@all/$out}
   begin=$EPOCHREALTIME
-  status=$(run_entry "$name" "$limit" "$command")
+  status=$(run_entry "$name" "$limit" "$needed" "$command")
   seconds=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
   printf '%s\t%s\t%s\n' "$name" "$status" "$seconds" | tee -a "$out/summary.tsv"
+  {
+    printf -- '--- %s: %s\n' "$name" "$shown"
+    sed "s|$out|OUT|g; s|$build|BUILD|g" "$out/$name.log"
+    printf -- '%s, %s s\n' "$status" "$seconds"
+  } >>"$out/results.txt"
   num_run=$((num_run + 1))
   case $status in
     passed) ;;
@@ -122,6 +250,6 @@ while IFS='|' read -r name limit command; do
   esac
 done <<<"$entries"
 
-echo "$num_run entries, $num_bad failed; $out/summary.tsv"
+echo "$num_run entries, $num_bad failed, $((SECONDS - first)) s; $out/summary.tsv"
 [ $num_run -gt 0 ] || { echo "no entry is named like that; --list shows them" >&2; exit 2; }
 [ $num_bad -eq 0 ]
