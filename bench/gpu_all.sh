@@ -72,7 +72,7 @@ two | two-peers         | 60  | 2 | @peers machine exchange deadline abort side 
 two | two-soak          | 60  | 2 | @peers exchange --ranks 2,8 --rounds 10000 --launches 100 --devices 0,1
 two | two-graph         | 30  | 2 | @peers graph --ranks 2,8 --rounds 1000 --devices 0,1
 two | two-barrier       | 20  | 2 | @peers barrier --ranks 2,8 --rounds 20000 --devices 0,1
-two | two-processes     | 60  | 2 | @peers p-exchange --ranks 2,4 --rounds 10000 --launches 20 --bytes 262144 --devices 0,1
+two | two-processes     | 60  | 2 | @peers p-exchange --ranks 2 --rounds 10000 --launches 20 --devices 0,1
 two | two-shared-gpu    | 60  | 1 | @peers p-exchange --ranks 2,4 --rounds 40 --launches 2 --bytes 262144
 two | two-kill          | 60  | 2 | @peers p-kill --ranks 2,4 --bytes 262144 --devices 0,1
 two | two-kill-shared   | 30  | 1 | @peers p-kill --ranks 2,4 --bytes 262144
