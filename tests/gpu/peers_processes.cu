@@ -144,8 +144,12 @@ void killed(const Options& options, int num_ranks, Report& report) {
     double last_error = 0;
     for (int rank = 0; rank < num_ranks; ++rank) {
       const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
-      std::printf("  rank %d: error after %.3f s, gone after %.3f s\n", rank,
-                  outcome.seconds_to_error - death_at, outcome.seconds_to_end - death_at);
+      const std::string fate =
+          rank == victim
+              ? "killed"
+              : "error after " + std::to_string(outcome.seconds_to_error - death_at) + " s";
+      std::printf("  rank %d: %s, gone after %.3f s\n", rank, fate.c_str(),
+                  outcome.seconds_to_end - death_at);
       if (rank == victim) continue;
       last = std::max(last, outcome.seconds_to_end - death_at);
       last_error = std::max(last_error, outcome.seconds_to_error - death_at);
