@@ -228,11 +228,11 @@ while IFS='|' read -r set name limit needed command; do
   command=${command//@torch/python3}
   launch=''
   if [ $where = real ]; then launch="bench/launch.sh $ranks"; fi
-  command=${command//@ranks-bench/$(bench_command "$launch")}
-  command=${command//@bench/$(bench_command)}
-  command=${command//@build/$build}
-  command=${command//@out/$out/$name}
-  command=${command//@all/$out}
+  command=${command//@ranks-bench/"$(bench_command "$launch")"}
+  command=${command//@bench/"$(bench_command)"}
+  command=${command//@build/"$build"}
+  command=${command//@out/"$out/$name"}
+  command=${command//@all/"$out"}
   begin=$EPOCHREALTIME
   status=$(run_entry "$name" "$limit" "$needed" "$command")
   seconds=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')

@@ -29,6 +29,11 @@ endforeach()
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME resource_usage.self_check
          COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/resource_usage_test.py)
+
+# The scripts that run on GPUs, with stubs for the driver and the programs.
+add_test(NAME gpu_scripts
+         COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/gpu_all_test.py)
+
 if(XSTAGE_CUDA)
   set(XSTAGE_CUOBJDUMP "" CACHE FILEPATH "cuobjdump, if it is neither on PATH nor beside nvcc")
   get_property(libraries GLOBAL PROPERTY XSTAGE_LIBRARIES)
