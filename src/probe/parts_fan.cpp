@@ -16,13 +16,13 @@ constexpr int kWarm = 4;
 
 // Kernels start some tens of microseconds apart: a run is long enough that the middle of each lies
 // in all others.
-constexpr double kRun_ns = 2e6;
+constexpr double kRunNs = 2e6;
 
 int num_bursts_for(const Context& context, const BurstSpec& spec, std::size_t num_links) {
   const double volume = static_cast<double>(spec.bytes) * spec.num_producers;
   const double period =
       std::max(spec.gap_ns, volume * static_cast<double>(num_links) / context.drain_rate);
-  return std::min(kMaxBurstsOfRun, std::max(48, static_cast<int>(kRun_ns / period)));
+  return std::min(kMaxBurstsOfRun, std::max(48, static_cast<int>(kRunNs / period)));
 }
 
 // What a sender shows while all send: the first half of its steady window.
