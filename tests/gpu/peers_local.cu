@@ -66,10 +66,8 @@ void graph(const Options& options, int num_ranks, Report& report) {
   Ranks ranks = make_ranks(options, num_ranks);
   std::vector<cudaGraphExec_t> graphs;
   for (auto& rank : ranks) {
-    cudaGraph_t captured = nullptr;
-    check_cuda(cudaStreamBeginCapture(rank->stream(), cudaStreamCaptureModeGlobal), "capture");
-    rank->launch_exchange(options, 1);
-    if (graphs.empty()) {  // allocation while capturing is refused before it does harm
+    graphs.push_back(rank->capture_exchange(options, 1, [&] {
+      if (!graphs.empty()) return;  // allocation while capturing is refused before it does harm
       const int devices[] = {0};
       PeerOptions on_stream;
       on_stream.stream = rank->stream();
@@ -79,15 +77,7 @@ void graph(const Options& options, int num_ranks, Report& report) {
       } catch (const Error& error) {
         report.expect(error.category() == ErrorCategory::usage, error.what());
       }
-    }
-    check_cuda(cudaStreamEndCapture(rank->stream(), &captured), "capture");
-    graphs.emplace_back();
-    check_cuda(cudaGraphInstantiate(&graphs.back(), captured, 0), "cudaGraphInstantiate");
-    check_cuda(cudaGraphDestroy(captured), "cudaGraphDestroy");
-  }
-  for (std::size_t i = 0; i < graphs.size(); ++i) {
-    check_cuda(cudaGraphUpload(graphs[i], ranks[i]->stream()), "cudaGraphUpload");
-    ranks[i]->finish();
+    }));
   }
   for (int replay = 0; replay < options.num_rounds; ++replay) {
     for (std::size_t i = 0; i < graphs.size(); ++i) {

@@ -14,6 +14,21 @@
 namespace xstage::gpu_test {
 namespace {
 
+// What the rank's kernels found, as text: bytes checked. Throws if they did not finish
+// `num_rounds`, found wrong bytes or none to check.
+std::string checked_bytes(RankRun& rank, int num_rounds) {
+  rank.memory().check();
+  const RankRun::Counters counters = rank.counters();
+  if (counters.num_wrong != 0 || counters.num_checked == 0 ||
+      counters.round != static_cast<std::uint32_t>(num_rounds)) {
+    throw Error(ErrorCategory::check_failed,
+                std::to_string(counters.num_wrong) + " vectors wrong, " +
+                    std::to_string(counters.num_checked) + " bytes checked, " +
+                    std::to_string(counters.round) + " rounds of " + std::to_string(num_rounds));
+  }
+  return std::to_string(counters.num_checked);
+}
+
 // The exchange of one process; throws what went wrong.
 std::string exchange_rank(Group& group, const Options& options, int num_rounds, int num_launches,
                           double deadline_seconds) {
@@ -26,14 +41,9 @@ std::string exchange_rank(Group& group, const Options& options, int num_rounds, 
     rank.finish();
     rank.memory().check();
   }
-  const RankRun::Counters counters = rank.counters();
-  if (counters.num_wrong != 0 || counters.num_checked == 0) {
-    throw Error(ErrorCategory::check_failed,
-                std::to_string(counters.num_wrong) + " vectors wrong, " +
-                    std::to_string(counters.num_checked) + " bytes checked");
-  }
+  std::string checked = checked_bytes(rank, per_launch * num_launches);
   group.barrier();
-  return std::to_string(counters.num_checked);
+  return checked;
 }
 
 void expect_all_fine(const std::vector<Outcome>& outcomes, Report& report) {
@@ -53,6 +63,30 @@ void exchange(const Options& options, int num_ranks, Report& report) {
                             }),
                   report);
   print_figure("p-exchange", num_ranks, "seconds", seconds_since(start), "s");
+}
+
+// Each process captures its kernel and replays it; the epochs live in device memory, so each replay
+// is a new round.
+void graph(const Options& options, int num_ranks, Report& report) {
+  const auto start = std::chrono::steady_clock::now();
+  expect_all_fine(run_ranks(num_ranks,
+                            [&](Group& group) {
+                              RankRun rank(PeerMemory::create(
+                                  group, options.bytes, peer_options(options, 120, group.rank())));
+                              const cudaGraphExec_t graph = rank.capture_exchange(options, 1);
+                              group.barrier();
+                              for (int replay = 0; replay < options.num_rounds; ++replay) {
+                                check_cuda(cudaGraphLaunch(graph, rank.stream()),
+                                           "cudaGraphLaunch");
+                              }
+                              rank.finish();
+                              (void)cudaGraphExecDestroy(graph);
+                              std::string checked = checked_bytes(rank, options.num_rounds);
+                              group.barrier();
+                              return checked;
+                            }),
+                  report);
+  print_figure("p-graph", num_ranks, "seconds", seconds_since(start), "s");
 }
 
 void creation(const Options& options, int num_ranks, Report& report) {
@@ -160,6 +194,12 @@ void killed(const Options& options, int num_ranks, Report& report) {
       report.expect(
           outcome.text.find("rank " + std::to_string(victim) + " was lost") != std::string::npos,
           "the loss is not named: " + outcome.text);
+      for (const std::string& part :
+           {"rank " + std::to_string(rank) + " waited", std::string(" for rank "),
+            std::string(", tag rank_barrier"), std::string(": expected "), std::string(", saw ")}) {
+        report.expect(outcome.text.find(part) != std::string::npos,
+                      "'" + part + "' is missing: " + outcome.text);
+      }
     }
     print_figure("p-kill", num_ranks,
                  "victim " + std::to_string(victim) + ": until all had raised the error",
@@ -263,6 +303,7 @@ std::vector<NamedCase> process_cases() {
   return {
       {"p-rendezvous", "time for processes to meet", rendezvous},
       {"p-exchange", "as exchange, one process per rank", exchange},
+      {"p-graph", "as graph, one process per rank", graph},
       {"p-cycles", "create and close --rounds times", creation},
       {"p-kill", "kill -9 of one rank while the others wait for it", killed},
       {"p-stop", "SIGSTOP of one rank for --seconds", stopped},

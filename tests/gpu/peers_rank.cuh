@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,6 +75,23 @@ class RankRun {
                                    : cudaLaunchKernel(kernel, dim3(num_ctas_), dim3(256), pointers,
                                                       shared_bytes_, stream_),
                "launching the exchange");
+  }
+
+  // The exchange as a graph, captured from this rank's stream and uploaded; `meanwhile` runs while
+  // the stream is being captured. The caller destroys it.
+  [[nodiscard]] cudaGraphExec_t capture_exchange(const Options& options, int num_rounds,
+                                                 const std::function<void()>& meanwhile = {}) {
+    cudaGraph_t captured = nullptr;
+    cudaGraphExec_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "capture");
+    launch_exchange(options, num_rounds);
+    if (meanwhile) meanwhile();
+    check_cuda(cudaStreamEndCapture(stream_, &captured), "capture");
+    check_cuda(cudaGraphInstantiate(&graph, captured, 0), "cudaGraphInstantiate");
+    check_cuda(cudaGraphDestroy(captured), "cudaGraphDestroy");
+    check_cuda(cudaGraphUpload(graph, stream_), "cudaGraphUpload");
+    finish();
+    return graph;
   }
 
   void finish() { check_cuda(cudaStreamSynchronize(stream_), "waiting for a kernel"); }
