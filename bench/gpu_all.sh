@@ -8,10 +8,11 @@
 # --set NAME    entries of a set; may be given several times; left out: all sets
 #                 one   one GPU: kernels, waits, peers of one GPU, host-memory probe, attention
 #                 two   two GPUs, under 8 minutes: probe of both directions, compared with itself and
-#                       with a loaded link, replayed; peers across GPUs; memory checker
+#                       with a loaded link, replayed; peers across GPUs; memory checker. One GPU
+#                       is its own second one, and the link is the one to the host's memory
 #                 many  N GPUs, under 10 minutes: fan-in and fan-out, fused attention and the
 #                       expert-parallel layer on N ranks, soak and kill
-# --gpus N      of set many and of nothing else; left out: all that are here
+# --gpus N      as if N GPUs were here; left out: all that are
 # --budget S    stop starting entries after S seconds; left out: 480 for set two alone, 600 for many
 # --only NAME   entries whose name contains NAME; may be given several times
 # --list        print the entries and stop
@@ -24,10 +25,11 @@ set -u
 
 # set | name | seconds it may take | GPUs it needs | command
 # The command runs in the repository root; @build is BUILD_DIR, @out the entry's own folder, @all
-# OUT_DIR, @n the number of ranks of set many (a single GPU holds two), @ids the GPUs "0,1,...",
-# @h4 heads of which each rank has four, @where and @ghosts where peers lie; @peers, @torch and
-# @check are programs with their fixed arguments, @bench is a sub-command of `xstage bench`, which
-# this build may not have, and @ranks-bench that once a rank.
+# OUT_DIR, @pair the GPUs "0,1" of set two and @second the latter, or "0" and the host's memory where
+# there is one GPU, @n the number of ranks of set many (a single GPU holds two), @ids the GPUs
+# "0,1,...", @h4 heads of which each rank has four, @where and @ghosts where peers lie; @peers, @torch
+# and @check are programs with their fixed arguments, @bench is a sub-command of `xstage bench`,
+# which this build may not have, and @ranks-bench that once a rank.
 entries='
 one | doctor            | 30  | 1 | @build/xstage doctor --json
 one | outbox            | 60  | 1 | @build/tests/gpu/outbox_gpu_test
@@ -42,6 +44,7 @@ one | peers-soak        | 60  | 1 | @peers exchange --ranks 2,8 --rounds 10000 -
 one | peers-graph       | 60  | 1 | @peers graph --ranks 2,8 --rounds 1000
 one | peers-processes   | 120 | 1 | @peers p-exchange p-kill p-doctor --ranks 2,4 --rounds 10
 one | peers-stop        | 60  | 1 | @peers p-stop --ranks 2 --seconds 20
+one | peers-proc-graph  | 60  | 1 | @peers p-graph --ranks 2,4 --rounds 1000 --bytes 65536
 one | peers-cycles      | 60  | 1 | @peers cycles p-cycles --ranks 2 --rounds 1000
 one | peers-throughput  | 60  | 1 | @peers throughput --ranks 2
 one | peers-torch       | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --devices 0
@@ -57,31 +60,32 @@ one | probe-host        | 180 | 1 | @build/xstage probe --device 0 --peer host -
 one | attention         | 300 | 1 | @torch bench/attention.py --library @build/libxstage_attention_c.so --out @out/attention.json --shapes all
 one | moe-gemm          | 300 | 1 | @torch bench/moe.py --library @build/libxstage_moe_c.so --out @out/moe.json
 
-two | two-doctor        | 20  | 2 | @build/xstage doctor
-two | two-probe         | 60  | 2 | @build/xstage probe --device 0 --peer 1 --out @out/first.json --force --tables
+two | two-doctor        | 20  | 1 | @build/xstage doctor
+two | two-probe         | 60  | 1 | @build/xstage probe --device 0 --peer @second --out @out/first.json --force --tables
 two | two-probe-back    | 60  | 2 | @build/xstage probe --device 1 --peer 0 --out @out/back.json --force --tables
-two | two-probe-quick   | 20  | 2 | @build/xstage probe --quick --device 0 --peer 1 --out @out/quick.json --force
-two | two-probe-again   | 60  | 2 | @build/xstage probe --device 0 --peer 1 --parts isolated,periodic,memory --out @out/again.json --force
-two | two-probe-loaded  | 60  | 2 | @torch bench/copy_loop.py --from 0 --to 1 -- @build/xstage probe --device 0 --peer 1 --parts isolated,periodic,memory --out @out/loaded.json --force
+two | two-probe-quick   | 20  | 1 | @build/xstage probe --quick --device 0 --peer @second --out @out/quick.json --force
+two | two-probe-again   | 60  | 1 | @build/xstage probe --device 0 --peer @second --parts isolated,periodic,memory --out @out/again.json --force
+two | two-probe-loaded  | 60  | 1 | @torch bench/copy_loop.py --from 0 --to @second -- @build/xstage probe --device 0 --peer @second --parts isolated,periodic,memory --out @out/loaded.json --force
 two | two-same          | 10  | 1 | @build/xstage compare @all/two-probe/first.json @all/two-probe-again/again.json
 two | two-slower        | 10  | 1 | @build/xstage compare @all/two-probe/first.json @all/two-probe-loaded/loaded.json; test $? -eq 1
-two | two-probe-host    | 60  | 1 | @build/xstage probe --device 0 --peer host --out @out/host.json --force --tables
+two | two-probe-host    | 60  | 2 | @build/xstage probe --device 0 --peer host --out @out/host.json --force --tables
 two | two-accuracy      | 20  | 1 | @build/bench/model_accuracy @all/two-probe/first.csv
 two | two-replay        | 60  | 1 | mkdir -p @out && @build/bench/replay_probe @all/two-probe/first.csv >@out/probe.csv && @build/bench/replay_mock @all/two-probe/first.tables.json @all/two-probe/first.json >@out/mock.csv && tail -n 4 @out/probe.csv @out/mock.csv
-two | two-peers         | 60  | 2 | @peers machine exchange deadline abort side adopted --ranks 2,8 --rounds 200 --seconds 0.5 --deadline 5 --devices 0,1
-two | two-soak          | 60  | 2 | @peers exchange --ranks 2,8 --rounds 10000 --launches 100 --devices 0,1
-two | two-graph         | 30  | 2 | @peers graph --ranks 2,8 --rounds 1000 --devices 0,1
-two | two-barrier       | 20  | 2 | @peers barrier --ranks 2,8 --rounds 20000 --devices 0,1
-two | two-processes     | 60  | 2 | @peers p-exchange --ranks 2 --rounds 10000 --launches 20 --devices 0,1
-two | two-shared-gpu    | 60  | 1 | @peers p-exchange --ranks 2,4 --rounds 40 --launches 2 --bytes 262144
-two | two-kill          | 60  | 2 | @peers p-kill --ranks 2,4 --bytes 262144 --devices 0,1
-two | two-kill-shared   | 30  | 1 | @peers p-kill --ranks 2,4 --bytes 262144
-two | two-masks         | 40  | 2 | @peers p-masks p-doctor --ranks 2 --bytes 262144 --devices 0,1
+two | two-peers         | 60  | 1 | @peers machine exchange deadline abort side adopted --ranks 2,8 --rounds 200 --seconds 0.5 --deadline 5 --devices @pair
+two | two-soak          | 60  | 1 | @peers exchange --ranks 2,8 --rounds 10000 --launches 100 --devices @pair
+two | two-graph         | 30  | 1 | @peers graph --ranks 2,8 --rounds 1000 --devices @pair
+two | two-barrier       | 20  | 1 | @peers barrier --ranks 2,8 --rounds 20000 --devices @pair
+two | two-processes     | 60  | 1 | @peers p-exchange --ranks 2 --rounds 10000 --launches 20 --bytes 262144 --devices @pair
+two | two-process-graph | 30  | 1 | @peers p-graph --ranks 2 --rounds 1000 --bytes 262144 --devices @pair
+two | two-shared-gpu    | 60  | 2 | @peers p-exchange --ranks 2,4 --rounds 40 --launches 2 --bytes 262144
+two | two-kill          | 60  | 1 | @peers p-kill --ranks 2,4 --bytes 262144 --devices @pair
+two | two-kill-shared   | 30  | 2 | @peers p-kill --ranks 2,4 --bytes 262144
+two | two-masks         | 40  | 1 | @peers p-masks p-doctor --ranks 2 --bytes 262144 --devices @pair
 two | two-throughput    | 40  | 1 | @peers throughput --ranks 2
-two | two-torch         | 60  | 2 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --devices 0,1 --rounds 1000
-two | two-memcheck      | 60  | 2 | @check @build/tests/gpu/peers_gpu exchange emulated adopted p-exchange --ranks 2 --rounds 2 --launches 1 --bytes 65536 --devices 0,1
+two | two-torch         | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --devices @pair --rounds 1000
+two | two-memcheck      | 60  | 1 | @check @build/tests/gpu/peers_gpu exchange emulated adopted p-exchange --ranks 2 --rounds 2 --launches 1 --bytes 65536 --devices @pair
 two | two-memcheck-sees | 30  | 1 | @check @build/tests/gpu/peers_gpu p-spoiled --ranks 2; test $? -ne 0 && grep -q "Invalid __global__ write" @all/two-memcheck-sees.log
-two | two-stop          | 60  | 2 | @peers p-stop --ranks 2 --seconds 20 --devices 0,1
+two | two-stop          | 60  | 1 | @peers p-stop --ranks 2 --seconds 20 --devices @pair
 
 many | many-doctor      | 20  | 1 | @build/xstage doctor
 many | many-fan         | 120 | 2 | @build/xstage probe --device 1 --peer 0 --parts fan_in,fan_out --out @out/fan.json --force --tables
@@ -97,7 +101,7 @@ many | many-torch       | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests
 '
 
 usage() {
-  sed -n '2,26s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,24s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 
@@ -142,8 +146,8 @@ wanted() {
 # run_entry NAME SECONDS GPUS COMMAND: prints one word, the entry's status.
 run_entry() {
   local name=$1 limit=$2 needed=$3 command=$4 log=$out/$1.log
-  if [ "$needed" -gt "$gpus_here" ]; then
-    echo "needs $needed GPUs, $gpus_here here" >"$log"
+  if [ "$needed" -gt "$gpus" ]; then
+    echo "needs $needed GPUs, $gpus here" >"$log"
     echo impossible
     return
   fi
@@ -204,6 +208,8 @@ fi
 ranks=$gpus where=real ghosts=peer
 if [ "$gpus" -eq 1 ]; then ranks=2 where=local ghosts=local; fi  # two ranks share the GPU
 ids=$(seq -s, 0 $((gpus - 1)))
+pair=0,1 second=1
+if [ "$gpus" -eq 1 ]; then pair=0 second=host; fi
 
 nvidia-smi --query-gpu=index,name,uuid,driver_version,clocks.sm,clocks.max.sm,power.limit \
   --format=csv >"$out/gpus.csv" 2>&1 || echo "no GPU answers here: see $out/gpus.csv" >&2
@@ -223,6 +229,7 @@ while IFS='|' read -r set name limit needed command; do
   shown=$(trim "$command")
   shown=${shown//@h4/$((4 * ranks))} shown=${shown//@n/$ranks} shown=${shown//@ids/$ids}
   shown=${shown//@where/$where} shown=${shown//@ghosts/$ghosts}
+  shown=${shown//@pair/$pair} shown=${shown//@second/$second}
   command=${shown//@peers/$build/tests/gpu/peers_gpu}
   command=${command//@check/compute-sanitizer --tool memcheck --error-exitcode 9 --target-processes all}
   command=${command//@torch/python3}

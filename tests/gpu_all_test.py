@@ -59,11 +59,11 @@ class GpuAll(unittest.TestCase):
         stub(self.build / "tests/gpu/outbox_gpu_test", "echo broken\nexit 4\n")
         stub(self.build / "xstage", "echo 'no such GPU'\nexit 3\n")
         result = self.gpu_all("--only", "waits", "--only", "outbox", "--only", "doctor",
-                              "--only", "two-soak")
+                              "--only", "two-probe-back")
         self.assertEqual(result.returncode, 1, result.stdout)
         self.assertEqual(self.statuses(), {
             "doctor": "impossible", "outbox": "failed:4", "outbox-decisions": "missing",
-            "waits": "passed", "two-doctor": "impossible", "two-soak": "impossible",
+            "waits": "passed", "two-doctor": "impossible", "two-probe-back": "impossible",
             "many-doctor": "impossible"})
         results = (self.out / "results.txt").read_text()
         self.assertIn("--- waits: @build/tests/gpu/wait_gpu_test\nwaited\npassed", results)
@@ -75,6 +75,18 @@ class GpuAll(unittest.TestCase):
         self.assertEqual(self.gpu_all("--set", "many", "--only", "soak").returncode, 0)
         self.assertIn("--ranks 4 --rounds 10000 --launches 100 --devices 0,1,2,3",
                       (self.out / "many-soak.log").read_text())
+
+    def test_one_gpu_is_its_own_second_one(self):
+        stub(self.build / "tests/gpu/peers_gpu", 'echo "$@"\n')
+        stub(self.build / "xstage", 'echo "$@"\n')
+        for count, pair, second in ((1, "0", "host"), (2, "0,1", "1")):
+            self.gpus(count)
+            self.assertEqual(self.gpu_all("--only", "two-soak", "--only", "two-probe-quick")
+                             .returncode, 0)
+            self.assertIn(f"--devices {pair}\n", (self.out / "two-soak.log").read_text())
+            self.assertIn(f"--peer {second} ", (self.out / "two-probe-quick.log").read_text())
+        self.assertEqual(self.gpu_all("--gpus", "1", "--only", "two-probe-back").returncode, 0)
+        self.assertEqual(self.statuses(), {"two-probe-back": "impossible"})
 
     def test_benchmarks_that_are_not_built_say_so(self):
         self.gpus(2)
