@@ -27,9 +27,10 @@ set -u
 # The command runs in the repository root; @build is BUILD_DIR, @out the entry's own folder, @all
 # OUT_DIR, @pair the GPUs "0,1" of set two and @second the latter, or "0" and the host's memory where
 # there is one GPU, @n the number of ranks of set many (a single GPU holds two), @ids the GPUs
-# "0,1,...", @h4 heads of which each rank has four, @where and @ghosts where peers lie; @peers, @torch
-# and @check are programs with their fixed arguments, @bench is a sub-command of `xstage bench`,
-# which this build may not have, and @ranks-bench that once a rank.
+# "0,1,...", @h4 heads of which each rank has four, @where and @ghosts where peers lie, @turns rounds
+# and @time time, less where processes take turns on a single GPU; @peers, @torch and @check are
+# programs with their fixed arguments, @bench is a sub-command of `xstage bench`, which this build may
+# not have, and @ranks-bench that once a rank.
 entries='
 one | doctor            | 30  | 1 | @build/xstage doctor --json
 one | outbox            | 60  | 1 | @build/tests/gpu/outbox_gpu_test
@@ -75,7 +76,7 @@ two | two-peers         | 60  | 1 | @peers machine exchange deadline abort side 
 two | two-soak          | 60  | 1 | @peers exchange --ranks 2,8 --rounds 10000 --launches 100 --devices @pair
 two | two-graph         | 30  | 1 | @peers graph --ranks 2,8 --rounds 1000 --devices @pair
 two | two-barrier       | 20  | 1 | @peers barrier --ranks 2,8 --rounds 20000 --devices @pair
-two | two-processes     | 60  | 1 | @peers p-exchange --ranks 2 --rounds 10000 --launches 20 --bytes 262144 --devices @pair
+two | two-processes     | 60  | 1 | @peers p-exchange --ranks 2 --rounds @turns --launches 20 --bytes 262144 --devices @pair
 two | two-process-graph | 30  | 1 | @peers p-graph --ranks 2 --rounds 1000 --bytes 262144 --devices @pair
 two | two-shared-gpu    | 60  | 2 | @peers p-exchange --ranks 2,4 --rounds 40 --launches 2 --bytes 262144
 two | two-kill          | 60  | 1 | @peers p-kill --ranks 2,4 --bytes 262144 --devices @pair
@@ -89,13 +90,14 @@ two | two-stop          | 60  | 1 | @peers p-stop --ranks 2 --seconds 20 --devic
 
 many | many-doctor      | 20  | 1 | @build/xstage doctor
 many | many-fan         | 120 | 2 | @build/xstage probe --device 1 --peer 0 --parts fan_in,fan_out --out @out/fan.json --force --tables
-many | many-attention   | 150 | 1 | @ranks-bench exchange 8192x@h4 16384x@h4 32768x@h4 49152x@h4 65536x@h4 wan2.2-14b-720p hunyuanvideo-720p --ranks @n --peers @where --link profiles/h200-nv18.json --seconds 4s --out @out/attention.json --force
-many | many-emulated    | 60  | 1 | @bench exchange 8192x32 32768x32 --ranks 8 --peers @ghosts --link profiles/h200-nv18.json --seconds 4s --out @out/emulated.json --force
-many | many-experts     | 120 | 1 | @bench moe deepseek-v4-flash-moe-fp8 hunyuanimage-3-moe-fp8 --ranks @n --device @ids --out @out/experts.json --force
+many | many-attention   | 150 | 1 | @ranks-bench exchange 8192x@h4 16384x@h4 32768x@h4 49152x@h4 65536x@h4 wan2.2-14b-720p hunyuanvideo-720p --ranks @n --peers @where --link profiles/h200-nv18.json --seconds @time --out @out/attention.json --force
+many | many-emulated    | 60  | 1 | @bench exchange 8192x32 32768x32 --ranks 8 --peers @ghosts --link profiles/h200-nv18.json --seconds @time --out @out/emulated.json --force
+many | many-experts     | 120 | 1 | @ranks-bench moe deepseek-v4-flash-moe-fp8 hunyuanimage-3-moe-fp8 --ranks @n --tokens 64,2048,8192 --out @out/experts.json --force
+many | many-moe-ranks   | 120 | 1 | @build/tests/gpu/moe_processes values replays soak kill --ranks @n --rounds @turns --devices @ids
 many | many-barrier     | 30  | 1 | @peers barrier --ranks @n --rounds 20000 --devices @ids
 many | many-soak        | 90  | 1 | @peers exchange --ranks @n --rounds 10000 --launches 100 --devices @ids
 many | many-graph       | 40  | 1 | @peers graph --ranks @n --rounds 1000 --devices @ids
-many | many-processes   | 90  | 1 | @peers p-exchange --ranks @n --rounds 10000 --launches 20 --bytes 1048576 --devices @ids
+many | many-processes   | 90  | 1 | @peers p-exchange --ranks @n --rounds @turns --launches 20 --bytes 1048576 --devices @ids
 many | many-kill        | 60  | 1 | @peers p-kill --ranks @n --bytes 1048576 --devices @ids
 many | many-torch       | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --ranks @n --devices @ids --rounds 1000
 '
@@ -205,11 +207,11 @@ fi
 if [ -z "$budget" ] && [ ${#sets[@]} -eq 1 ]; then
   case ${sets[0]} in two) budget=480 ;; many) budget=600 ;; esac
 fi
-ranks=$gpus where=real ghosts=peer
-if [ "$gpus" -eq 1 ]; then ranks=2 where=local ghosts=local; fi  # two ranks share the GPU
+ranks=$gpus where=real ghosts=peer pair=0,1 second=1 turns=10000 time=4s
+if [ "$gpus" -eq 1 ]; then  # two ranks share the GPU
+  ranks=2 where=local ghosts=local pair=0 second=host turns=200 time=1s
+fi
 ids=$(seq -s, 0 $((gpus - 1)))
-pair=0,1 second=1
-if [ "$gpus" -eq 1 ]; then pair=0 second=host; fi
 
 nvidia-smi --query-gpu=index,name,uuid,driver_version,clocks.sm,clocks.max.sm,power.limit \
   --format=csv >"$out/gpus.csv" 2>&1 || echo "no GPU answers here: see $out/gpus.csv" >&2
@@ -230,6 +232,7 @@ while IFS='|' read -r set name limit needed command; do
   shown=${shown//@h4/$((4 * ranks))} shown=${shown//@n/$ranks} shown=${shown//@ids/$ids}
   shown=${shown//@where/$where} shown=${shown//@ghosts/$ghosts}
   shown=${shown//@pair/$pair} shown=${shown//@second/$second}
+  shown=${shown//@turns/$turns} shown=${shown//@time/$time}
   command=${shown//@peers/$build/tests/gpu/peers_gpu}
   command=${command//@check/compute-sanitizer --tool memcheck --error-exitcode 9 --target-processes all}
   command=${command//@torch/python3}

@@ -79,11 +79,12 @@ class GpuAll(unittest.TestCase):
     def test_one_gpu_is_its_own_second_one(self):
         stub(self.build / "tests/gpu/peers_gpu", 'echo "$@"\n')
         stub(self.build / "xstage", 'echo "$@"\n')
-        for count, pair, second in ((1, "0", "host"), (2, "0,1", "1")):
+        for count, pair, second, rounds in ((1, "0", "host", 200), (2, "0,1", "1", 10000)):
             self.gpus(count)
-            self.assertEqual(self.gpu_all("--only", "two-soak", "--only", "two-probe-quick")
-                             .returncode, 0)
+            self.assertEqual(self.gpu_all("--only", "two-soak", "--only", "two-probe-quick",
+                                          "--only", "two-processes").returncode, 0)
             self.assertIn(f"--devices {pair}\n", (self.out / "two-soak.log").read_text())
+            self.assertIn(f"--rounds {rounds} ", (self.out / "two-processes.log").read_text())
             self.assertIn(f"--peer {second} ", (self.out / "two-probe-quick.log").read_text())
         self.assertEqual(self.gpu_all("--gpus", "1", "--only", "two-probe-back").returncode, 0)
         self.assertEqual(self.statuses(), {"two-probe-back": "impossible"})
