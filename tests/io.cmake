@@ -10,6 +10,14 @@ if(TARGET xstage)
   xstage_add_test(plan_cli_test SOURCES cli/plan_cli_test.cpp LIBRARIES xstage::io nlohmann_json::nlohmann_json)
   target_compile_definitions(plan_cli_test PRIVATE XSTAGE_TOOL_PATH="$<TARGET_FILE:xstage>")
   add_dependencies(plan_cli_test xstage)
+  find_package(fmt REQUIRED)
+  set(cli_folder ${PROJECT_SOURCE_DIR}/src/cli)
+  xstage_add_test(bench_exchange_test
+    SOURCES cli/bench_exchange_test.cpp ${cli_folder}/exchange_view.cpp ${cli_folder}/exchange_cases.cpp
+            ${cli_folder}/console.cpp ${cli_folder}/values.cpp
+    LIBRARIES xstage::io xstage::model fmt::fmt-header-only nlohmann_json::nlohmann_json)
+  target_compile_definitions(bench_exchange_test PRIVATE XSTAGE_TOOL_PATH="$<TARGET_FILE:xstage>")
+  add_dependencies(bench_exchange_test xstage)
 endif()
 
 # Fuzz targets. With clang, XSTAGE_FUZZ=ON builds them for libFuzzer; otherwise ctest runs a fixed

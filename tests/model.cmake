@@ -9,3 +9,4 @@ xstage_add_test(fluid_share_test SOURCES fluid_share_test.cpp LIBRARIES xstage::
 xstage_add_test(fit_input_test SOURCES fit_input_test.cpp LIBRARIES xstage::model)
 xstage_add_test(fit_test SOURCES fit_test.cpp LIBRARIES xstage::io xstage::model)
 xstage_add_test(simulate_test SOURCES simulate_test.cpp LIBRARIES xstage::model)
+xstage_add_test(paired_test SOURCES paired_test.cpp LIBRARIES xstage::model)

@@ -101,18 +101,22 @@ PushPart make_part(const TensorView& from, const TensorView& to, std::span<const
   return part;
 }
 
-void add_part(PushPlan& plan, const PushPart& part, bool is_remote, std::int64_t num_heads) {
+void add_part(PushPlan& plan, const PushPart& part, bool is_remote) {
   const std::int64_t tasks = std::int64_t{plan.num_batches} * part.num_groups *
                              ceil_div(part.num_rows, part.rows_per_task);
   if (plan.num_tasks + tasks > std::numeric_limits<std::int32_t>::max()) {
     refuse("more than 2^31 tasks");
   }
-  const std::int64_t bytes =
-      std::int64_t{plan.num_batches} * part.num_rows * num_heads * plan.head_bytes;
+  const std::int64_t row_bytes =
+      part.num_groups == 0
+          ? 0
+          : std::int64_t{part.num_groups - 1} * part.unit_bytes + part.last_unit_bytes;
+  const std::int64_t bytes = std::int64_t{plan.num_batches} * part.num_rows * row_bytes;
   plan.bytes += bytes;
   plan.remote_bytes += is_remote ? bytes : 0;
   plan.parts.push_back(part);
   plan.parts.back().first_task = plan.num_tasks;
+  plan.parts.back().is_remote = is_remote;
   plan.num_tasks += static_cast<std::int32_t>(tasks);
 }
 
@@ -164,7 +168,7 @@ PushPlan gather_plan(const SequenceShards& shards, const TensorView& source,
     const auto moves = gather_moves(shards, owner);
     const TensorView& to = destinations[static_cast<std::size_t>(owner)];
     check_part("owner " + std::to_string(owner), source, to, moves);
-    add_part(plan, make_part(source, to, moves), owner != shards.rank, source.num_heads);
+    add_part(plan, make_part(source, to, moves), owner != shards.rank);
   }
   return plan;
 }
@@ -201,10 +205,30 @@ PushPlan scatter_plan(const SequenceShards& shards, std::span<const ScatterTenso
       }
       const TensorView from = heads_of(t.source, first, to.num_heads);
       check_part("rank " + std::to_string(owner), from, to, moves);
-      add_part(plan, make_part(from, to, moves), is_remote, to.num_heads);
+      add_part(plan, make_part(from, to, moves), is_remote);
     }
   }
   return plan;
+}
+
+PushPlan rows_of_plan(const PushPlan& plan, std::int32_t begin, std::int32_t end) {
+  PushPlan some;
+  some.num_batches = plan.num_batches;
+  some.num_owners = plan.num_owners;
+  some.head_bytes = plan.head_bytes;
+  for (PushPart part : plan.parts) {
+    part.num_rows = 0;
+    for (RowMove& move : part.moves) {
+      const std::int32_t first = std::max(move.from, begin);
+      const std::int32_t last = std::min(move.from + move.num_rows, end);
+      move.to += first - move.from;
+      move.from = first;
+      move.num_rows = std::max(0, last - first);
+      part.num_rows += move.num_rows;
+    }
+    add_part(some, part, part.is_remote);
+  }
+  return some;
 }
 
 }  // namespace xstage::attention

@@ -47,6 +47,7 @@ struct PushPart {
   std::int32_t rows_per_task = 1;
   std::int32_t first_task = 0;
   std::int32_t num_rows = 0;  // of all moves
+  bool is_remote = false;
 };
 
 struct PushPlan {
@@ -78,6 +79,9 @@ struct ScatterTensor {
 };
 [[nodiscard]] PushPlan scatter_plan(const SequenceShards& shards,
                                     std::span<const ScatterTensor> tensors);
+
+// The same exchange of source rows [begin, end) alone.
+[[nodiscard]] PushPlan rows_of_plan(const PushPlan& plan, std::int32_t begin, std::int32_t end);
 
 // Heads [first, first + num) of a tensor.
 [[nodiscard]] TensorView heads_of(TensorView tensor, std::int64_t first, std::int64_t num) noexcept;

@@ -74,7 +74,19 @@ TEST(PushPlan, GathersAndScattersRandomCases) {
     for (int rank = 0; rank < c.num_ranks; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
       const PushPlan plan = plan_gather(c, rank, inside(local[at]), owned_at);
-      carry_out(plan);
+      // As a whole, or the rows in two goes.
+      const auto middle = static_cast<std::int32_t>(c.num_rows() / 3);
+      const auto end = static_cast<std::int32_t>(c.num_rows());
+      const PushPlan first = attention::rows_of_plan(plan, 0, middle);
+      const PushPlan second = attention::rows_of_plan(plan, middle, end);
+      EXPECT_EQ(first.bytes + second.bytes, plan.bytes);
+      EXPECT_EQ(first.remote_bytes + second.remote_bytes, plan.remote_bytes);
+      if (i % 2 == 0) {
+        carry_out(plan);
+      } else {
+        carry_out(first);
+        carry_out(second);
+      }
       remote_bytes += plan.remote_bytes;
       EXPECT_EQ(plan.num_owners, c.num_ranks);
     }

@@ -1,0 +1,145 @@
+// One computing rank of the exchange benchmark: its tensors and peer memory, the ways to carry the
+// exchange out, each enqueued on the rank's stream. Host code.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/push.hpp"
+#include "probe/cuda.hpp"
+#include "xstage/attention.hpp"
+#include "xstage/exchange_bench.hpp"
+#include "xstage/peers.hpp"
+#include "xstage/tensor.hpp"
+#include "xstage/ulysses.hpp"
+
+namespace xstage::attention {
+
+// What a rank computes, and who owns what of it.
+struct TimedShape {
+  AttentionWorkload workload;
+  int num_ranks = 1;
+
+  [[nodiscard]] std::int32_t num_kv_heads() const {
+    return workload.num_kv_heads > 0 ? workload.num_kv_heads : workload.num_heads;
+  }
+  // As equal as possible; heads that share a KV head together where there are enough of those.
+  [[nodiscard]] std::int32_t first_head(int rank) const {
+    const std::int32_t kv = num_kv_heads();
+    return kv >= num_ranks ? even_split(kv, num_ranks, rank) * (workload.num_heads / kv)
+                           : even_split(workload.num_heads, num_ranks, rank);
+  }
+  [[nodiscard]] std::int32_t heads_of(int rank) const {
+    return first_head(rank + 1) - first_head(rank);
+  }
+  // KV heads that a rank's heads use.
+  [[nodiscard]] std::int32_t kv_heads_of(int rank) const {
+    const std::int32_t per_kv = workload.num_heads / num_kv_heads();
+    if (heads_of(rank) == 0) return 0;
+    return (first_head(rank + 1) - 1) / per_kv - first_head(rank) / per_kv + 1;
+  }
+  [[nodiscard]] SequenceShards shards(int rank) const {
+    return SequenceShards::even(workload.sequence, num_ranks, rank, workload.replicated_prefix,
+                                workload.replicated_suffix);
+  }
+  [[nodiscard]] std::int32_t max_owner_rows() const {
+    const SequenceShards s = shards(0);
+    return s.owner_rows(0);  // the first ranks hold the larger shares
+  }
+  [[nodiscard]] std::size_t tensor_bytes(std::int64_t rows, std::int64_t heads) const {
+    return static_cast<std::size_t>(workload.batch * rows * heads * workload.head_dim) * 2;
+  }
+};
+
+// Where things lie in a rank's peer memory: the fused operator, then flags and result of the serial
+// ways.
+struct TimedLayout {
+  std::size_t serial_flags = 0;
+  std::size_t serial_out = 0;
+  std::size_t bytes = 0;
+};
+[[nodiscard]] bool any_fused(const std::vector<ExchangeCandidate>& candidates);
+[[nodiscard]] TimedLayout timed_layout(const TimedShape& shape, bool has_fused);
+
+// Orders two streams, also in a capture.
+class TimedEvent {
+ public:
+  TimedEvent();
+  ~TimedEvent();
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+  [[nodiscard]] cudaEvent_t get() const noexcept { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class TimedRank {
+ public:
+  TimedRank(const TimedShape& shape, PeerMemory memory, std::uint64_t seed,
+            const std::vector<ExchangeCandidate>& candidates, Group* group);
+  ~TimedRank();
+  TimedRank(const TimedRank&) = delete;
+  TimedRank& operator=(const TimedRank&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int device() const { return memory_.device(); }
+  [[nodiscard]] PeerMemory& memory() { return memory_; }
+  [[nodiscard]] const probing::Stream& stream() const { return stream_; }
+
+  // The operator with all owners in local memory, for candidates that ask for it.
+  void make_local_twin();
+
+  // Work and, apart, the wait for what this rank must receive. Between start and end of a capture,
+  // or not.
+  void enqueue(const ExchangeCandidate& candidate);
+  void enqueue_wait(const ExchangeCandidate& candidate);
+  // Why the fused operator's latest call took the serial path; "" if it did not.
+  [[nodiscard]] std::string fell_back(const ExchangeCandidate& candidate) const;
+
+  // Everything that the candidate writes, so that what it leaves out is seen.
+  void poison(const ExchangeCandidate& candidate);
+  // Bytes that are not as the reference has them, in the buffers of all owners that this rank
+  // alone has written (ghosts and itself), or in its own, which all ranks have written.
+  [[nodiscard]] std::int64_t wrong_bytes(const ExchangeCandidate& candidate);
+
+ private:
+  struct Fused;
+  // Tensors of the heads that `rank` computes; the timed ones are this rank's.
+  [[nodiscard]] TensorView view(const probing::Buffer& buffer, std::int64_t heads) const;
+  [[nodiscard]] TensorView query(int rank) const;
+  [[nodiscard]] TensorView key(int rank) const;
+  [[nodiscard]] TensorView value(int rank) const;
+  [[nodiscard]] TensorView result(int rank) const;
+  [[nodiscard]] AttentionOptions options() const;
+  [[nodiscard]] AttentionCall call(const ExchangeCandidate& candidate) const;
+  void fill_inputs(int rank);
+  void compute_attention(int rank);
+  void enqueue_chunks(const ExchangeCandidate& candidate);
+  [[nodiscard]] PushSync serial_sync() const;
+  [[nodiscard]] TensorView owner_view(void* data, int owner) const;
+  [[nodiscard]] char* owner_data(const ExchangeCandidate& candidate, int owner) const;
+  [[nodiscard]] std::int64_t count_wrong(const void* a, const void* b, std::size_t bytes,
+                                         bool exact);
+
+  TimedShape shape_;
+  PeerMemory memory_;
+  int rank_;
+  std::uint64_t seed_;
+  probing::Stream stream_;
+  probing::Stream side_;
+  TimedEvent computed_;
+  int num_sms_ = 0;
+  TimedLayout layout_;
+  probing::Buffer q_, k_, v_, out_, workspace_;
+  std::size_t workspace_bytes_ = 0;
+  PushPlan serial_plan_;
+  std::unique_ptr<Fused> fused_;
+  std::unique_ptr<Fused> twin_;
+};
+
+}  // namespace xstage::attention
