@@ -250,21 +250,29 @@ class ExchangeBench {
     check(cudaGetLastError(), "launch");
   }
 
-  // Captured everywhere or nowhere.
+  // Run once, then captured, everywhere or nowhere: what cannot be done is refused on all ranks
+  // alike, before anything is launched.
   void prepare(std::size_t idx) {
     ExchangeSeries& series = result_.series[idx];
     say(series.name + ": capturing");
-    for (Runner& runner : runners_) {
-      TimedRank& rank = *runner.rank;
-      check(cudaSetDevice(rank.device()), "cudaSetDevice");
-      try {
+    try {
+      for (Runner& runner : runners_) {
+        check(cudaSetDevice(runner.rank->device()), "cudaSetDevice");
+        runner.rank->enqueue(options_.candidates[idx]);
+        runner.rank->enqueue_wait(options_.candidates[idx]);
+      }
+      synchronize();
+      for (Runner& runner : runners_) {
+        TimedRank& rank = *runner.rank;
+        check(cudaSetDevice(rank.device()), "cudaSetDevice");
         runner.graphs[idx].capture(rank.stream().get(), [&] { enqueue(runner, idx); });
         series.fell_back = rank.fell_back(options_.candidates[idx]);
-      } catch (const Error& error) {
-        (void)cudaGetLastError();
-        if (error.category() == ErrorCategory::runtime) throw;
-        series.why_not = error.what();
       }
+    } catch (const Error& error) {
+      const bool is_refusal = error.category() == ErrorCategory::usage ||
+                              error.category() == ErrorCategory::not_possible;
+      if (!is_refusal) throw;
+      series.why_not = error.what();
     }
     if (options_.group == nullptr) return;
     for (const std::string& why : options_.group->all_gather(series.why_not)) {

@@ -231,6 +231,10 @@ void TimedRank::enqueue(const ExchangeCandidate& candidate) {
     fused.op.set_options(o);
     fused.op.run(query(fused.memory.rank()), key(fused.memory.rank()), value(fused.memory.rank()),
                  call(candidate), {stream_.get()});
+    // Calls take two buffers in turn; a captured one keeps its own.
+    fused_offsets_[candidate.name] =
+        static_cast<char*>(fused.op.out().data) -
+        static_cast<char*>(fused.memory.table().bases[fused.memory.rank()]);
     return;
   }
   if (candidate.way == ExchangeWay::chunked) {
@@ -308,8 +312,7 @@ char* TimedRank::owner_data(const ExchangeCandidate& candidate, int owner) const
   const PeerTable table = is_fused ? fused->memory.table() : memory_.table();
   auto* base = static_cast<char*>(table.bases[owner]);
   if (!is_fused) return base + layout_.serial_out;
-  return base +
-         (static_cast<char*>(fused->op.out().data) - static_cast<char*>(table.bases[table.rank]));
+  return base + fused_offsets_.at(candidate.name);
 }
 
 void TimedRank::poison(const ExchangeCandidate& candidate) {

@@ -4,7 +4,9 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -138,6 +140,7 @@ class TimedRank {
   probing::Buffer q_, k_, v_, out_, workspace_;
   std::size_t workspace_bytes_ = 0;
   PushPlan serial_plan_;
+  std::map<std::string, std::ptrdiff_t> fused_offsets_;  // of a candidate's latest result
   std::unique_ptr<Fused> fused_;
   std::unique_ptr<Fused> twin_;
 };

@@ -118,6 +118,8 @@ class Predictor {
     }
     SimSender sender;
     sender.send = send;
+    // The coupled kernel does not load the next tile's values before its rows have arrived.
+    if (send.completion == Completion::visible) sender.owner = SendOwner::main_role;
     sender.outbox_bytes = static_cast<std::int64_t>(run.cost.block_rows) * run.workload.head_dim *
                           element_bytes(run.workload.dtype);
     SimOptions options;
