@@ -36,8 +36,10 @@ struct ExchangeCandidate {
   TileOrder order = TileOrder::remote_first;  // fused
   bool local_owners = false;  // fused, with all owners in this GPU's memory: the same plan and
                               // flags, nothing crosses a link
-  int num_chunks = 4;         // chunked
-  int num_send_sms = 8;       // chunked: SMs that only send
+  bool with_inputs = false;   // q, k and v are exchanged first, pushed by their rows' owners: a
+                             // whole block
+  int num_chunks = 4;    // chunked
+  int num_send_sms = 8;  // chunked: SMs that only send
 };
 
 // Where the other ranks' memory lies.

@@ -163,8 +163,7 @@ class ExchangeBench {
   void create_ranks() {
     const int gpus = num_gpus();
     if (gpus == 0) cannot("no GPU or no driver here");
-    const TimedLayout layout =
-        attention::timed_layout(shape_, attention::any_fused(options_.candidates));
+    const TimedLayout layout = attention::timed_layout(shape_, options_.candidates);
     std::vector<PeerMemory> memories;
     PeerOptions peer_options;
     if (options_.peers != ExchangePeers::real) {

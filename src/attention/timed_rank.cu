@@ -27,14 +27,6 @@ using probing::check;
 constexpr std::size_t kAlignment = 4096;
 constexpr int kPoison = 0xff;  // not a number in either type
 
-struct SerialFlags {
-  std::uint32_t epoch;
-  std::uint32_t last_use;
-  std::uint32_t counter;
-  alignas(128) std::uint32_t arrived[kMaxRanks];
-};
-static_assert(sizeof(SerialFlags) <= kAlignment);
-
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -65,26 +57,33 @@ TensorView rows_from(TensorView t, std::int32_t begin, std::int32_t end) {
   return t;
 }
 
+bool any_fused(const std::vector<ExchangeCandidate>& candidates) {
+  return std::any_of(candidates.begin(), candidates.end(),
+                     [](const auto& c) { return c.way == ExchangeWay::fused; });
+}
+bool any_block(const TimedShape& shape, const std::vector<ExchangeCandidate>& candidates) {
+  return TimedInputs::why_not(shape).empty() &&
+         std::any_of(candidates.begin(), candidates.end(),
+                     [](const auto& c) { return c.with_inputs; });
+}
+
 Buffer device_buffer(int device, std::size_t bytes) {
   return Buffer(Buffer::Place::device, device, std::max<std::size_t>(bytes, 256));
 }
 
 }  // namespace
 
-bool any_fused(const std::vector<ExchangeCandidate>& candidates) {
-  return std::any_of(candidates.begin(), candidates.end(),
-                     [](const auto& c) { return c.way == ExchangeWay::fused; });
-}
-
-TimedLayout timed_layout(const TimedShape& shape, bool has_fused) {
+TimedLayout timed_layout(const TimedShape& shape,
+                         const std::vector<ExchangeCandidate>& candidates) {
   TimedLayout layout;
-  if (has_fused) {
+  if (any_fused(candidates)) {
     layout.serial_flags =
         aligned(UlyssesAttention::buffer_bytes(operator_shape(shape), shape.num_ranks));
   }
-  layout.serial_out = layout.serial_flags + kAlignment;
-  layout.bytes = layout.serial_out +
-                 aligned(shape.tensor_bytes(shape.max_owner_rows(), shape.workload.num_heads));
+  layout.serial_out = layout.serial_flags + kTimedFlagBytes;
+  layout.inputs = layout.serial_out +
+                  aligned(shape.tensor_bytes(shape.max_owner_rows(), shape.workload.num_heads));
+  layout.bytes = layout.inputs + (any_block(shape, candidates) ? TimedInputs::bytes(shape) : 0);
   return layout;
 }
 
@@ -108,7 +107,7 @@ TimedRank::TimedRank(const TimedShape& shape, PeerMemory memory, std::uint64_t s
       seed_(seed),
       stream_(memory_.device()),
       side_(memory_.device()),
-      layout_(timed_layout(shape, any_fused(candidates))) {
+      layout_(timed_layout(shape, candidates)) {
   const AttentionWorkload& w = shape.workload;
   std::int32_t heads = 0;  // the most of any rank: the reference computes them all in turn
   std::int32_t kv_heads = 0;
@@ -147,6 +146,15 @@ TimedRank::TimedRank(const TimedShape& shape, PeerMemory memory, std::uint64_t s
   serial_plan_ = gather_plan(shape.shards(rank_), result(rank_), destinations);
   load_push_kernels();
   if (any_fused(candidates)) fused_ = std::make_unique<Fused>(memory_, shape, group);
+  if (any_block(shape, candidates)) {
+    inputs_ = std::make_unique<TimedInputs>(
+        shape, memory_, layout_.inputs,
+        [&](int r) {
+          fill_inputs(r);
+          return inputs_of(r);
+        },
+        xstage::Stream{stream_.get()});
+  }
   check(cudaDeviceSynchronize(), "inputs");
 }
 
@@ -200,37 +208,30 @@ void TimedRank::fill_inputs(int rank) {
   }
 }
 
-void TimedRank::compute_attention(int rank) {
-  attention_forward(query(rank), key(rank), value(rank), result(rank), options(),
+TimedInputs::Tensors TimedRank::inputs_of(int rank) const {
+  return {query(rank), key(rank), value(rank)};
+}
+
+void TimedRank::compute_attention(int rank, const TimedInputs::Tensors& inputs) {
+  attention_forward(inputs.q, inputs.k, inputs.v, result(rank), options(),
                     {workspace_.data(), workspace_bytes_}, {stream_.get()});
 }
 
-PushSync TimedRank::serial_sync() const {
-  const PeerTable table = memory_.table();
-  const auto flags = [&](int rank) {
-    return reinterpret_cast<SerialFlags*>(static_cast<char*>(table.bases[rank]) +
-                                          layout_.serial_flags);
-  };
-  PushSync sync;
-  sync.wait = memory_.wait_context();
-  sync.epoch = &flags(rank_)->epoch;
-  sync.last_use = &flags(rank_)->last_use;
-  sync.counter = &flags(rank_)->counter;
-  // Nobody reads the results between replays: nothing has to be released.
-  for (int p = 0; p < table.num_ranks; ++p) {
-    sync.owners.push_back({&flags(p)->arrived[rank_], nullptr});
-  }
-  return sync;
-}
-
 void TimedRank::enqueue(const ExchangeCandidate& candidate) {
+  if (candidate.with_inputs && inputs_ == nullptr) {
+    throw Error(ErrorCategory::not_possible, TimedInputs::why_not(shape_));
+  }
+  const int computed_rank =
+      candidate.way == ExchangeWay::fused && candidate.local_owners ? 0 : rank_;
+  const TimedInputs::Tensors in =
+      candidate.with_inputs ? inputs_->tensors() : inputs_of(computed_rank);
+  if (candidate.with_inputs) inputs_->enqueue({stream_.get()});
   if (candidate.way == ExchangeWay::fused) {
     Fused& fused = candidate.local_owners ? *twin_ : *fused_;
     UlyssesOptions o;
     o.send = candidate.send;
     fused.op.set_options(o);
-    fused.op.run(query(fused.memory.rank()), key(fused.memory.rank()), value(fused.memory.rank()),
-                 call(candidate), {stream_.get()});
+    fused.op.run(in.q, in.k, in.v, call(candidate), {stream_.get()});
     // Calls take two buffers in turn; a captured one keeps its own.
     fused_offsets_[candidate.name] =
         static_cast<char*>(fused.op.out().data) -
@@ -241,10 +242,11 @@ void TimedRank::enqueue(const ExchangeCandidate& candidate) {
     enqueue_chunks(candidate);
     return;
   }
-  compute_attention(rank_);
-  if (candidate.way == ExchangeWay::push) push(serial_plan_, serial_sync(), {}, {stream_.get()});
+  compute_attention(rank_, in);
+  if (candidate.way == ExchangeWay::push)
+    push(serial_plan_, flags_in(memory_, layout_.serial_flags), {}, {stream_.get()});
   if (candidate.way == ExchangeWay::copy_engine) {
-    copy_by_engine(serial_plan_, serial_sync(), {stream_.get()});
+    copy_by_engine(serial_plan_, flags_in(memory_, layout_.serial_flags), {stream_.get()});
   }
 }
 
@@ -268,7 +270,8 @@ void TimedRank::enqueue_chunks(const ExchangeCandidate& candidate) {
                       {workspace_.data(), workspace_bytes_}, {stream_.get()});
     check(cudaEventRecord(computed_.get(), stream_.get()), "event");
     check(cudaStreamWaitEvent(side_.get(), computed_.get()), "event");
-    push(rows_of_plan(serial_plan_, begin, end), is_last ? serial_sync() : PushSync{}, push_options,
+    push(rows_of_plan(serial_plan_, begin, end),
+         is_last ? flags_in(memory_, layout_.serial_flags) : PushSync{}, push_options,
          {side_.get()});
     begin = end;
   }
@@ -282,10 +285,8 @@ void TimedRank::enqueue_wait(const ExchangeCandidate& candidate) {
     (candidate.local_owners ? *twin_ : *fused_).op.wait({stream_.get()});
     return;
   }
-  const PushSync sync = serial_sync();
-  const auto* arrived = reinterpret_cast<const SerialFlags*>(
-      static_cast<char*>(memory_.table().bases[rank_]) + layout_.serial_flags);
-  wait_for_rows(sync.wait, sync.epoch, arrived->arrived, memory_.num_computing_ranks(),
+  wait_for_rows(memory_.wait_context(), flags_in(memory_, layout_.serial_flags).epoch,
+                arrivals_in(memory_, layout_.serial_flags), memory_.num_computing_ranks(),
                 {stream_.get()});
 }
 
@@ -321,6 +322,7 @@ void TimedRank::poison(const ExchangeCandidate& candidate) {
     check(cudaMemsetAsync(data, kPoison, bytes, stream_.get()), "cudaMemsetAsync");
   };
   fill(out_.data(), out_.size());
+  if (candidate.with_inputs) inputs_->poison(kPoison, {stream_.get()});
   if (candidate.way == ExchangeWay::alone) return;
   for (int p = 0; p < shape_.num_ranks; ++p) {
     if (memory_.num_computing_ranks() > 1 && !candidate.local_owners && p != rank_) continue;
@@ -370,7 +372,7 @@ std::int64_t TimedRank::wrong_bytes(const ExchangeCandidate& candidate) {
     for (int r = first; r < first + num_computing; ++r) {
       // The twin computes as rank 0, on this rank's inputs.
       if (num_computing > 1) fill_inputs(r);
-      compute_attention(r);
+      compute_attention(r, inputs_of(r));
       reference_gather(
           shape_.shards(r), owner, result(r),
           heads_of(owner_view(expected.data(), owner), shape_.first_head(r), shape_.heads_of(r)),

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "attention/push.hpp"
+#include "attention/timed_inputs.hpp"
+#include "attention/timed_shape.hpp"
 #include "probe/cuda.hpp"
 #include "xstage/attention.hpp"
 #include "xstage/exchange_bench.hpp"
@@ -21,51 +23,16 @@
 
 namespace xstage::attention {
 
-// What a rank computes, and who owns what of it.
-struct TimedShape {
-  AttentionWorkload workload;
-  int num_ranks = 1;
-
-  [[nodiscard]] std::int32_t num_kv_heads() const {
-    return workload.num_kv_heads > 0 ? workload.num_kv_heads : workload.num_heads;
-  }
-  // As equal as possible; heads that share a KV head together where there are enough of those.
-  [[nodiscard]] std::int32_t first_head(int rank) const {
-    const std::int32_t kv = num_kv_heads();
-    return kv >= num_ranks ? even_split(kv, num_ranks, rank) * (workload.num_heads / kv)
-                           : even_split(workload.num_heads, num_ranks, rank);
-  }
-  [[nodiscard]] std::int32_t heads_of(int rank) const {
-    return first_head(rank + 1) - first_head(rank);
-  }
-  // KV heads that a rank's heads use.
-  [[nodiscard]] std::int32_t kv_heads_of(int rank) const {
-    const std::int32_t per_kv = workload.num_heads / num_kv_heads();
-    if (heads_of(rank) == 0) return 0;
-    return (first_head(rank + 1) - 1) / per_kv - first_head(rank) / per_kv + 1;
-  }
-  [[nodiscard]] SequenceShards shards(int rank) const {
-    return SequenceShards::even(workload.sequence, num_ranks, rank, workload.replicated_prefix,
-                                workload.replicated_suffix);
-  }
-  [[nodiscard]] std::int32_t max_owner_rows() const {
-    const SequenceShards s = shards(0);
-    return s.owner_rows(0);  // the first ranks hold the larger shares
-  }
-  [[nodiscard]] std::size_t tensor_bytes(std::int64_t rows, std::int64_t heads) const {
-    return static_cast<std::size_t>(workload.batch * rows * heads * workload.head_dim) * 2;
-  }
-};
-
 // Where things lie in a rank's peer memory: the fused operator, then flags and result of the serial
-// ways.
+// ways, then the inputs that are exchanged.
 struct TimedLayout {
   std::size_t serial_flags = 0;
   std::size_t serial_out = 0;
+  std::size_t inputs = 0;
   std::size_t bytes = 0;
 };
-[[nodiscard]] bool any_fused(const std::vector<ExchangeCandidate>& candidates);
-[[nodiscard]] TimedLayout timed_layout(const TimedShape& shape, bool has_fused);
+[[nodiscard]] TimedLayout timed_layout(const TimedShape& shape,
+                                       const std::vector<ExchangeCandidate>& candidates);
 
 // Orders two streams, also in a capture.
 class TimedEvent {
@@ -120,9 +87,9 @@ class TimedRank {
   [[nodiscard]] AttentionOptions options() const;
   [[nodiscard]] AttentionCall call(const ExchangeCandidate& candidate) const;
   void fill_inputs(int rank);
-  void compute_attention(int rank);
+  [[nodiscard]] TimedInputs::Tensors inputs_of(int rank) const;
+  void compute_attention(int rank, const TimedInputs::Tensors& inputs);
   void enqueue_chunks(const ExchangeCandidate& candidate);
-  [[nodiscard]] PushSync serial_sync() const;
   [[nodiscard]] TensorView owner_view(void* data, int owner) const;
   [[nodiscard]] char* owner_data(const ExchangeCandidate& candidate, int owner) const;
   [[nodiscard]] std::int64_t count_wrong(const void* a, const void* b, std::size_t bytes,
@@ -141,6 +108,7 @@ class TimedRank {
   std::size_t workspace_bytes_ = 0;
   PushPlan serial_plan_;
   std::map<std::string, std::ptrdiff_t> fused_offsets_;  // of a candidate's latest result
+  std::unique_ptr<TimedInputs> inputs_;
   std::unique_ptr<Fused> fused_;
   std::unique_ptr<Fused> twin_;
 };

@@ -125,6 +125,11 @@ std::vector<ExchangeCandidate> exchange_candidates(const AttentionWorkload& work
   all.push_back(fused("coupled", coupled, TileOrder::remote_first));
   all.push_back(fused("linear", burst, TileOrder::linear));
   all.push_back(fused("registers", registers, TileOrder::remote_first));
+  all.push_back(all[1]);
+  all.back().name = "block-push";
+  all.back().with_inputs = true;
+  all.push_back(fused("block-burst", burst, TileOrder::remote_first));
+  all.back().with_inputs = true;
   if (words.empty()) return all;
   std::vector<ExchangeCandidate> some = {all.front()};  // everything is compared with it
   for (const std::string& word : words) {

@@ -46,11 +46,11 @@ const ExchangeSeries* fastest(const ExchangeResult& r, Fits fits) {
 }
 
 bool is_unfused(const ExchangeCandidate& c, const ExchangeSeries& /*s*/) {
-  return c.way == ExchangeWay::push || c.way == ExchangeWay::copy_engine ||
-         c.way == ExchangeWay::chunked;
+  return !c.with_inputs && (c.way == ExchangeWay::push || c.way == ExchangeWay::copy_engine ||
+                            c.way == ExchangeWay::chunked);
 }
 bool is_fused(const ExchangeCandidate& c, const ExchangeSeries& s) {
-  return c.way == ExchangeWay::fused && !c.local_owners && s.fell_back.empty();
+  return c.way == ExchangeWay::fused && !c.local_owners && !c.with_inputs && s.fell_back.empty();
 }
 
 std::string in_us(double ns) {
@@ -124,10 +124,10 @@ ExchangeRow make_row(const ExchangeResult& r, const ExchangeSeries& s,
   for (std::size_t i = 0; i < r.measured.series.size(); ++i) {
     const ExchangeCandidate& c = r.request.candidates[i];
     if (&r.measured.series[i] != &s || c.way != ExchangeWay::fused) continue;
-    if (twin != nullptr && &s != twin) {
+    if (twin != nullptr && &s != twin && !c.with_inputs) {
       row.over_local = model::paired_difference(done_of(s), done_of(*twin));
     }
-    if (unfused != nullptr && !c.local_owners) {
+    if (unfused != nullptr && !c.local_owners && !c.with_inputs) {
       row.to_unfused = model::paired_ratio(done_of(s), done_of(*unfused));
     }
   }

@@ -42,20 +42,23 @@ class Predictor {
     const double rate = rate_of(params);
     const double latency = params.visible_latency_ns.value_or(0);
     const double drain = sent_bytes() / rate;
-    p.coupled_ns = drain + waves() * latency;
+    // The exchange of q, k and v is serial in either way, and three times as much.
+    const double inputs =
+        candidate.with_inputs ? input_bytes() / rate + costs_.launch_ns + latency : 0;
+    p.coupled_ns = drain + waves() * latency + inputs;
     if (candidate.way == ExchangeWay::chunked) {
       p.increment_ns = chunked_ns(candidate, drain, latency) - p.alone_ns;
       return p;
     }
     if (candidate.way != ExchangeWay::fused) {
-      p.increment_ns = costs_.launch_ns + drain + latency;
+      p.increment_ns = costs_.launch_ns + drain + latency + inputs;
       p.coupled_ns = p.increment_ns;
       return p;
     }
     AttentionRun fused = run_;
     fused.order = candidate.order;
     fused.split_tail = splits(fused);
-    p.increment_ns = total_ns(fused, candidate.send, kind) - p.alone_ns;
+    p.increment_ns = total_ns(fused, candidate.send, kind) - p.alone_ns + inputs;
     return p;
   }
 
@@ -93,6 +96,15 @@ class Predictor {
     const double compute = (alone_ns_ - costs_.launch_ns) * slower + chunks * costs_.launch_ns;
     return std::max(compute + drain / chunks, compute / chunks + drain) + costs_.launch_ns +
            latency;
+  }
+  // q, k and v of the own rows that other ranks compute with.
+  [[nodiscard]] double input_bytes() const {
+    const AttentionWorkload& w = run_.workload;
+    const SequenceShards shards = attention_shards(run_, 0);
+    const double rows = shards.first_row[1] - shards.first_row[0];
+    const double heads = w.num_heads + 2.0 * (w.num_kv_heads > 0 ? w.num_kv_heads : w.num_heads);
+    const double share = 1.0 - 1.0 / run_.num_ranks;
+    return rows * heads * share * w.batch * w.head_dim * element_bytes(w.dtype);
   }
   [[nodiscard]] double sent_bytes() const {
     const SequenceShards shards = attention_shards(run_, 0);
