@@ -105,6 +105,9 @@ std::vector<ExchangeCandidate> exchange_candidates(const AttentionWorkload& work
   Send paced = burst;
   paced.chunk_bytes = 8 * 1024;
   paced.steps_per_chunk = static_cast<std::uint32_t>(std::max(1, key_blocks / 4));
+  Send fine = burst;  // eight chunks over four fifths of the next tile
+  fine.chunk_bytes = 2 * 1024;
+  fine.steps_per_chunk = static_cast<std::uint32_t>(std::max(1, key_blocks / 10));
   Send coupled = burst;
   coupled.completion = Completion::visible;
   Send registers = burst;
@@ -122,6 +125,7 @@ std::vector<ExchangeCandidate> exchange_candidates(const AttentionWorkload& work
   all.push_back(fused("burst-local", burst, TileOrder::remote_first));
   all.back().local_owners = true;
   all.push_back(fused("paced", paced, TileOrder::remote_first));
+  all.push_back(fused("fine", fine, TileOrder::remote_first));
   all.push_back(fused("coupled", coupled, TileOrder::remote_first));
   all.push_back(fused("linear", burst, TileOrder::linear));
   all.push_back(fused("registers", registers, TileOrder::remote_first));

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cstdint>
 #include <cstring>
@@ -19,6 +20,13 @@ namespace xstage::test {
 using probing::Buffer;
 using probing::check;
 using probing::Stream;
+
+// Streams that share a hardware queue wait for each other, and there are 8 unless the driver is told
+// before it starts: ranks that share a GPU and wait for each other need one each.
+struct HardwareQueues {
+  HardwareQueues() { (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+};
+inline const HardwareQueues kHardwareQueues;
 
 // Where a destination lies, seen from GPU 0, which stores.
 enum class Place { local, host, peer };
