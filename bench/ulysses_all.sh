@@ -3,7 +3,7 @@
 # on two GPUs over the link between them, on one GPU with ghosts in its own and in host memory.
 # Builds nothing. The build must have XSTAGE_TESTS and XSTAGE_BENCHMARKS on.
 #
-#   bench/ulysses_all.sh BUILD_DIR OUT_DIR [--quick]
+#   bench/ulysses_all.sh BUILD_DIR OUT_DIR [--quick] [--only NAME]...   steps whose name contains NAME
 #   bench/ulysses_all.sh --predict BUILD_DIR OUT_DIR     writes the predictions alone; needs no GPU
 #
 # OUT_DIR gets NAME.log and the result files of each step, and summary.tsv. Where bench/results
@@ -17,14 +17,20 @@ usage() {
 }
 
 predict=no quick=no
-dirs=()
-for word in "$@"; do
-  case $word in
+dirs=() only=()
+while [ $# -gt 0 ]; do
+  case $1 in
     --predict) predict=yes ;;
     --quick) quick=yes ;;
+    --only)
+      [ $# -ge 2 ] || usage
+      only+=("$2")
+      shift
+      ;;
     -*) usage ;;
-    *) dirs+=("$word") ;;
+    *) dirs+=("$1") ;;
   esac
+  shift
 done
 if [ ${#dirs[@]} -ne 2 ] || [ ! -d "${dirs[0]}" ]; then usage; fi
 build=$(cd "${dirs[0]}" && pwd)
@@ -39,7 +45,7 @@ seconds=1s rounds=40
 # Sizes are BxROWSxHEADS of all ranks together.
 real_sizes='1x4608x24 1x8704x24 1x32760x12 1x32760x40 1x75600x40 8192x8 16384x8 32768x8 65536x8'
 ghost_sizes='8192x32 16384x32 32768x32 65536x32'
-local_sizes='2048x32 4096x32 8192x32 16384x32 32768x32 65536x32 1x4608x24 1x32760x40'
+local_sizes='2048x32 4096x32 8192x32 16384x32 32768x32 65536x32 1x4608x24 1x32760x12 1x32760x40'
 host_sizes_8='1024x32 2048x32 4096x32 8192x32 16384x32'
 host_sizes_2='1024x8 2048x8 4096x8 8192x8 16384x8'
 
@@ -47,18 +53,26 @@ host_sizes_2='1024x8 2048x8 4096x8 8192x8 16384x8'
 exchanges="
 real-2  | h200-nv18       | $real_sizes --ranks 2 --peers real
 peer-8  | h200-nv18       | $ghost_sizes --ranks 8 --peers peer
-local-8 | h200-nv18       | $local_sizes --ranks 8 --peers local --ways push,burst,paced,coupled,linear,registers
+local-8 | h200-nv18       | $local_sizes --ranks 8 --peers local --ways push,copy-engine,chunked,burst,paced,fine,coupled,linear,registers
 host-8  | h200-host-pcie5 | $host_sizes_8 --ranks 8 --peers host
 host-2  | h200-host-pcie5 | $host_sizes_2 --ranks 2 --peers host
 "
 
 trim() { local word=$1; word=${word#"${word%%[! ]*}"}; printf '%s' "${word%"${word##*[! ]}"}"; }
 
+wanted() {
+  local part
+  [ ${#only[@]} -gt 0 ] || return 0
+  for part in "${only[@]}"; do [[ $1 == *"$part"* ]] && return 0; done
+  return 1
+}
+
 num_bad=0
 # step NAME SECONDS COMMAND...
 step() {
   local name=$1 limit=$2
   shift 2
+  wanted "$name" || return 0
   local begin=$EPOCHREALTIME status=passed
   timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1 </dev/null
   local code=$?
@@ -104,7 +118,7 @@ exchange() {
     return
   fi
   [ -f "$filed" ] && words+=(--predictions "$filed")
-  if [ "$name" = real-2 ] && python3 -c 'import torch' 2>/dev/null; then
+  if [[ $name != host-* ]] && python3 -c 'import torch' 2>/dev/null; then
     step "$name" 200 python3 bench/exchange.py --tool "$tool" --out "$out/exchange-$name.json" -- "${words[@]}"
   else
     step "$name" 120 "$tool" bench exchange "${words[@]}" --out "$out/exchange-$name.json" --force

@@ -37,9 +37,9 @@ struct ExchangeCandidate {
   bool local_owners = false;  // fused, with all owners in this GPU's memory: the same plan and
                               // flags, nothing crosses a link
   bool with_inputs = false;   // q, k and v are exchanged first, pushed by their rows' owners: a
-                             // whole block
-  int num_chunks = 4;    // chunked
-  int num_send_sms = 8;  // chunked: SMs that only send
+                              // whole block
+  int num_chunks = 4;         // chunked
+  int num_send_sms = 8;       // chunked: SMs that only send
 };
 
 // Where the other ranks' memory lies.

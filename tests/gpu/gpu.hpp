@@ -21,8 +21,8 @@ using probing::Buffer;
 using probing::check;
 using probing::Stream;
 
-// Streams that share a hardware queue wait for each other, and there are 8 unless the driver is told
-// before it starts: ranks that share a GPU and wait for each other need one each.
+// Streams that share a hardware queue wait for each other, and there are 8 unless the driver is
+// told before it starts: ranks that share a GPU and wait for each other need one each.
 struct HardwareQueues {
   HardwareQueues() { (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 };
