@@ -60,6 +60,7 @@ one | moe-bench         | 180 | 1 | @build/xstage bench moe deepseek-v4-flash-mo
 one | probe-host        | 180 | 1 | @build/xstage probe --device 0 --peer host --out @out --force
 one | attention         | 300 | 1 | @torch bench/attention.py --library @build/libxstage_attention_c.so --out @out/attention.json --shapes all
 one | moe-gemm          | 300 | 1 | @torch bench/moe.py --library @build/libxstage_moe_c.so --out @out/moe.json
+one | ulysses-bench     | 300 | 1 | bench/ulysses_all.sh @build @out --only host --only local --only push-rate
 
 two | two-doctor        | 20  | 1 | @build/xstage doctor
 two | two-probe         | 60  | 1 | @build/xstage probe --device 0 --peer @second --out @out/first.json --force --tables
@@ -87,6 +88,7 @@ two | two-torch         | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests
 two | two-memcheck      | 60  | 1 | @check @build/tests/gpu/peers_gpu exchange emulated adopted p-exchange --ranks 2 --rounds 2 --launches 1 --bytes 65536 --devices @pair
 two | two-memcheck-sees | 30  | 1 | @check @build/tests/gpu/peers_gpu p-spoiled --ranks 2; test $? -ne 0 && grep -q "Invalid __global__ write" @all/two-memcheck-sees.log
 two | two-stop          | 60  | 1 | @peers p-stop --ranks 2 --seconds 20 --devices @pair
+two | two-ulysses       | 300 | 2 | bench/ulysses_all.sh @build @out --quick --only real --only peer --only processes
 
 many | many-doctor      | 20  | 1 | @build/xstage doctor
 many | many-fan         | 120 | 2 | @build/xstage probe --device 1 --peer 0 --parts fan_in,fan_out --out @out/fan.json --force --tables

@@ -91,22 +91,6 @@ step() {
   esac
 }
 
-# One process a GPU, as a launcher would start them.
-two_processes() {
-  local rank pids=() code=0 mine
-  for rank in 0 1; do
-    RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
-      MASTER_PORT=29511 "$@" &
-    pids+=($!)
-  done
-  for rank in 0 1; do
-    wait "${pids[$rank]}"
-    mine=$?
-    [ $mine -ne 0 ] && code=$mine
-  done
-  return $code
-}
-
 # exchange NAME LINK ARGUMENTS...: with PyTorch's rows where there is PyTorch.
 exchange() {
   local name=$1 link=$2
@@ -133,10 +117,9 @@ while IFS='|' read -r name link words; do
   exchange "$name" "$link" "${arguments[@]}"
 done <<<"$exchanges"
 if [ $predict = no ]; then
-  export -f two_processes
   if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 2 ]; then
-    step processes-2 60 bash -c "two_processes '$tool' bench exchange 1x4608x24 8192x8 --ranks 2 --peers real \
-      --link h200-nv18 --seconds $seconds --rounds $rounds --out '$out/exchange-processes-2.json' --force"
+    step processes-2 60 bench/launch.sh 2 "$tool" bench exchange 1x4608x24 8192x8 --ranks 2 --peers real \
+      --link h200-nv18 --seconds "$seconds" --rounds "$rounds" --out "$out/exchange-processes-2.json" --force
   fi
   step push-rate 60 bash -c "'$build/bench/push_rate' --rounds 10 >'$out/push-rate.json'"
   step push-test 60 "$build/tests/gpu/push_gpu_test"
