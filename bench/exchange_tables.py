@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tables of docs/attention.md from result files of `xstage bench exchange` (and bench/exchange.py).
+"""Tables of docs/exchange.md from result files of `xstage bench exchange` (and bench/exchange.py).
 
-  bench/exchange_tables.py docs/attention.md bench/results/exchange-*-h200.json     rewrites the part between the marks
+  bench/exchange_tables.py docs/exchange.md bench/results/exchange-*-h200.json     rewrites the part between the marks
   bench/exchange_tables.py - FILES                                                  prints it
 
 Everything between "<!-- exchange tables: begin -->" and "<!-- exchange tables: end -->" is replaced.

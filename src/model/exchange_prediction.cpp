@@ -11,6 +11,8 @@ namespace {
 
 // The kernel splits the last wave where it becomes shorter by this many key blocks.
 constexpr int kMinSavedBlocks = 6;
+// One for each consumer group; each sends its own rows of a tile.
+constexpr std::uint32_t kSendersPerSm = 2;
 // Above this many tiles of all ranks the link is cut into coarser pieces.
 constexpr std::int64_t kManyTiles = 4000;
 
@@ -130,6 +132,7 @@ class Predictor {
     }
     SimSender sender;
     sender.send = send;
+    sender.send.chunk_bytes *= kSendersPerSm;  // in step with each other
     // The coupled kernel does not load the next tile's values before its rows have arrived.
     if (send.completion == Completion::visible) sender.owner = SendOwner::main_role;
     sender.outbox_bytes = static_cast<std::int64_t>(run.cost.block_rows) * run.workload.head_dim *
