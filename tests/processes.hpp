@@ -23,8 +23,19 @@ struct Child {
   int output = -1;
 };
 
-// Starts `body` in a child; an Error becomes its exit code and text.
-inline Child start(const std::function<std::string()>& body) {
+// What `body` returns; an Error becomes its exit code and text.
+inline Outcome outcome_of(const std::function<std::string()>& body) {
+  try {
+    return {0, body()};
+  } catch (const Error& error) {
+    return {error.exit_code(), error.what()};
+  } catch (const std::exception& error) {
+    return {99, error.what()};
+  }
+}
+
+// Starts a child that ends with what `run` gives. No child (pid -1) if there is no pipe.
+inline Child start_child(const std::function<Outcome()>& run) {
   int ends[2];
   if (::pipe(ends) != 0) return {};
   const pid_t pid = ::fork();
@@ -33,31 +44,37 @@ inline Child start(const std::function<std::string()>& body) {
     return {pid, ends[0]};
   }
   ::close(ends[0]);
-  int code = 0;
-  std::string text;
-  try {
-    text = body();
-  } catch (const Error& error) {
-    code = error.exit_code();
-    text = error.what();
-  } catch (const std::exception& error) {
-    code = 99;
-    text = error.what();
-  }
-  (void)!::write(ends[1], text.data(), text.size());
-  ::_exit(code);
+  const Outcome outcome = run();
+  (void)!::write(ends[1], outcome.text.data(), outcome.text.size());
+  ::close(ends[1]);
+  ::_exit(outcome.exit_code);
+}
+
+inline Child start(const std::function<std::string()>& body) {
+  return start_child([&] { return outcome_of(body); });
+}
+
+// Reads on what the child says; false once there is no more.
+inline bool read_some(const Child& child, std::string& text) {
+  char buffer[4096];
+  const ssize_t count = ::read(child.output, buffer, sizeof buffer);
+  if (count > 0) text.append(buffer, static_cast<std::size_t>(count));
+  return count > 0;
+}
+
+// The exit code of a child that has said all; -1 if a signal ended it.
+inline int reap(const Child& child) {
+  ::close(child.output);
+  int status = 0;
+  (void)::waitpid(child.pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 inline Outcome finish(const Child& child) {
   Outcome outcome;
-  char buffer[4096];
-  for (ssize_t count = 0; (count = ::read(child.output, buffer, sizeof buffer)) > 0;) {
-    outcome.text.append(buffer, static_cast<std::size_t>(count));
+  while (read_some(child, outcome.text)) {
   }
-  ::close(child.output);
-  int status = 0;
-  (void)::waitpid(child.pid, &status, 0);
-  if (WIFEXITED(status)) outcome.exit_code = WEXITSTATUS(status);
+  outcome.exit_code = reap(child);
   return outcome;
 }
 

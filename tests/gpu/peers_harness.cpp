@@ -1,8 +1,6 @@
 #include "peers_harness.hpp"
 
 #include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,42 +16,25 @@ long long now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
-struct Child {
-  pid_t pid = -1;
-  int output = -1;
-};
+using testing_support::Child;
 
+// Its text ends with a zero and the time at which `body` had ended.
 Child start_rank(int rank, int num_ranks, const std::string& job,
                  const std::function<std::string(Group&)>& body) {
-  int ends[2];
-  if (::pipe(ends) != 0) throw Error(ErrorCategory::runtime, "pipe failed");
-  const pid_t pid = ::fork();
-  if (pid != 0) {
-    ::close(ends[1]);
-    return {pid, ends[0]};
-  }
-  ::close(ends[0]);
-  int code = 0;
-  std::string text;
-  try {
-    LaunchInfo launch;
-    launch.rank = launch.local_rank = rank;
-    launch.num_ranks = launch.num_local_ranks = num_ranks;
-    launch.job = job;
-    Group group = Group::join(launch);
-    text = body(group);
-  } catch (const Error& error) {
-    code = error.exit_code();
-    text = error.what();
-  } catch (const std::exception& error) {
-    code = 99;
-    text = error.what();
-  }
-  const std::string stamp = std::to_string(now_ns());
-  (void)!::write(ends[1], text.c_str(), text.size() + 1);  // with its final zero
-  (void)!::write(ends[1], stamp.data(), stamp.size());
-  ::close(ends[1]);
-  ::_exit(code);
+  const Child child = testing_support::start_child([&] {
+    auto outcome = testing_support::outcome_of([&] {
+      LaunchInfo launch;
+      launch.rank = launch.local_rank = rank;
+      launch.num_ranks = launch.num_local_ranks = num_ranks;
+      launch.job = job;
+      Group group = Group::join(launch);
+      return body(group);
+    });
+    outcome.text += '\0' + std::to_string(now_ns());
+    return outcome;
+  });
+  if (child.pid < 0) throw Error(ErrorCategory::runtime, "no pipe or no process for a rank");
+  return child;
 }
 
 }  // namespace
@@ -86,17 +67,9 @@ std::vector<Outcome> run_ranks(int num_ranks, const std::function<std::string(Gr
     (void)::poll(entries.data(), static_cast<nfds_t>(entries.size()), 1000);
     for (std::size_t rank = 0; rank < children.size(); ++rank) {
       if (children[rank].output < 0 || entries[rank].revents == 0) continue;
-      char buffer[4096];
-      const ssize_t got = ::read(children[rank].output, buffer, sizeof buffer);
-      if (got > 0) {
-        outcomes[rank].text.append(buffer, static_cast<std::size_t>(got));
-        continue;
-      }
-      ::close(children[rank].output);
+      if (testing_support::read_some(children[rank], outcomes[rank].text)) continue;
+      outcomes[rank].exit_code = testing_support::reap(children[rank]);
       children[rank].output = -1;
-      int status = 0;
-      (void)::waitpid(children[rank].pid, &status, 0);
-      if (WIFEXITED(status)) outcomes[rank].exit_code = WEXITSTATUS(status);
       outcomes[rank].seconds_to_end = seconds_since(start);
       const std::size_t stamp = outcomes[rank].text.find('\0');
       if (stamp != std::string::npos) {

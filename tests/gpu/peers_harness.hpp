@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../processes.hpp"
 #include "xstage/group.hpp"
 
 namespace xstage::gpu_test {
@@ -63,9 +64,7 @@ process_cases();  // one process per rank; run before CUDA starts
 
 // --- processes -----------------------------------------------------------------------------------
 
-struct Outcome {
-  int exit_code = -1;           // -1: ended by a signal
-  std::string text;             // the error's text, or what the body returned
+struct Outcome : testing_support::Outcome {
   double seconds_to_end = 0;    // from run_ranks' start until the process was gone
   double seconds_to_error = 0;  // until its body had returned or thrown
 };
