@@ -27,10 +27,10 @@ set -u
 # The command runs in the repository root; @build is BUILD_DIR, @out the entry's own folder, @all
 # OUT_DIR, @pair the GPUs "0,1" of set two and @second the latter, or "0" and the host's memory where
 # there is one GPU, @n the number of ranks of set many (a single GPU holds two), @ids the GPUs
-# "0,1,...", @h4 heads of which each rank has four, @where and @ghosts where peers lie, @turns rounds
-# and @time time, less where processes take turns on a single GPU; @peers, @torch and @check are
-# programs with their fixed arguments, @bench is a sub-command of `xstage bench`, which this build may
-# not have, and @ranks-bench that once a rank.
+# "0,1,...", @h4 heads of which each rank has four, @where and @ghosts where peers lie, @turns and
+# @replays rounds and @time time, less where processes take turns on a single GPU; @peers, @torch and
+# @check are programs with their fixed arguments, @bench is a sub-command of `xstage bench`, which
+# this build may not have, and @ranks-bench that once a rank.
 entries='
 one | doctor            | 30  | 1 | @build/xstage doctor --json
 one | outbox            | 60  | 1 | @build/tests/gpu/outbox_gpu_test
@@ -78,13 +78,13 @@ two | two-soak          | 60  | 1 | @peers exchange --ranks 2,8 --rounds 10000 -
 two | two-graph         | 30  | 1 | @peers graph --ranks 2,8 --rounds 1000 --devices @pair
 two | two-barrier       | 20  | 1 | @peers barrier --ranks 2,8 --rounds 20000 --devices @pair
 two | two-processes     | 60  | 1 | @peers p-exchange --ranks 2 --rounds @turns --launches 20 --bytes 262144 --devices @pair
-two | two-process-graph | 30  | 1 | @peers p-graph --ranks 2 --rounds 1000 --bytes 262144 --devices @pair
+two | two-process-graph | 30  | 1 | @peers p-graph --ranks 2 --rounds @replays --bytes 262144 --devices @pair
 two | two-shared-gpu    | 60  | 2 | @peers p-exchange --ranks 2,4 --rounds 40 --launches 2 --bytes 262144
 two | two-kill          | 60  | 1 | @peers p-kill --ranks 2,4 --bytes 262144 --devices @pair
 two | two-kill-shared   | 30  | 2 | @peers p-kill --ranks 2,4 --bytes 262144
 two | two-masks         | 40  | 1 | @peers p-masks p-doctor --ranks 2 --bytes 262144 --devices @pair
 two | two-throughput    | 40  | 1 | @peers throughput --ranks 2
-two | two-torch         | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --devices @pair --rounds 1000
+two | two-torch         | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --devices @pair --rounds @replays
 two | two-memcheck      | 60  | 1 | @check @build/tests/gpu/peers_gpu exchange emulated adopted p-exchange --ranks 2 --rounds 2 --launches 1 --bytes 65536 --devices @pair
 two | two-memcheck-sees | 30  | 1 | @check @build/tests/gpu/peers_gpu p-spoiled --ranks 2; test $? -ne 0 && grep -q "Invalid __global__ write" @all/two-memcheck-sees.log
 two | two-stop          | 60  | 1 | @peers p-stop --ranks 2 --seconds 20 --devices @pair
@@ -101,7 +101,7 @@ many | many-soak        | 90  | 1 | @peers exchange --ranks @n --rounds 10000 --
 many | many-graph       | 40  | 1 | @peers graph --ranks @n --rounds 1000 --devices @ids
 many | many-processes   | 90  | 1 | @peers p-exchange --ranks @n --rounds @turns --launches 20 --bytes 1048576 --devices @ids
 many | many-kill        | 60  | 1 | @peers p-kill --ranks @n --bytes 1048576 --devices @ids
-many | many-torch       | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --ranks @n --devices @ids --rounds 1000
+many | many-torch       | 60  | 1 | @torch tests/gpu/peers_torch.py @build/tests/gpu/libxstage_peers_test.so --ranks @n --devices @ids --rounds @replays
 '
 
 usage() {
@@ -209,9 +209,9 @@ fi
 if [ -z "$budget" ] && [ ${#sets[@]} -eq 1 ]; then
   case ${sets[0]} in two) budget=480 ;; many) budget=600 ;; esac
 fi
-ranks=$gpus where=real ghosts=peer pair=0,1 second=1 turns=10000 time=4s
+ranks=$gpus where=real ghosts=peer pair=0,1 second=1 turns=10000 replays=1000 time=4s
 if [ "$gpus" -eq 1 ]; then  # two ranks share the GPU
-  ranks=2 where=local ghosts=local pair=0 second=host turns=200 time=1s
+  ranks=2 where=local ghosts=local pair=0 second=host turns=200 replays=200 time=1s
 fi
 ids=$(seq -s, 0 $((gpus - 1)))
 
@@ -234,7 +234,7 @@ while IFS='|' read -r set name limit needed command; do
   shown=${shown//@h4/$((4 * ranks))} shown=${shown//@n/$ranks} shown=${shown//@ids/$ids}
   shown=${shown//@where/$where} shown=${shown//@ghosts/$ghosts}
   shown=${shown//@pair/$pair} shown=${shown//@second/$second}
-  shown=${shown//@turns/$turns} shown=${shown//@time/$time}
+  shown=${shown//@turns/$turns} shown=${shown//@replays/$replays} shown=${shown//@time/$time}
   command=${shown//@peers/$build/tests/gpu/peers_gpu}
   command=${command//@check/compute-sanitizer --tool memcheck --error-exitcode 9 --target-processes all}
   command=${command//@torch/python3}

@@ -18,8 +18,12 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 folder=$root/gpu_build
 entries=$("$(dirname "$0")/../bench/gpu_all.sh" --list "$@")
-words=$(sed 's|@peers|@build/tests/gpu/peers_gpu|g; s|@ranks-bench|@build/xstage|g; s|@bench|@build/xstage|g' <<<"$entries" |
-  grep -o '@build/[^ ;|]*' | sort -u)
+scripts=$(grep -o 'bench/[a-z_]*\.sh' <<<"$entries" | sort -u) || true
+# shellcheck disable=SC2016,SC2086  # a script's own "$build"; names without spaces
+words=$({
+  sed 's|@peers|@build/tests/gpu/peers_gpu|g; s|@ranks-bench|@build/xstage|g; s|@bench|@build/xstage|g' <<<"$entries"
+  [ -z "$scripts" ] || (cd "$(dirname "$0")/.." && sed -n 's|\$build/|@build/|gp' $scripts)
+} | grep -o "@build/[^ ;|\"']*" | sort -u)
 missing=0
 for word in $words; do
   file=${word#@build/}
