@@ -160,13 +160,25 @@ run_entry() {
     echo timeout
     return
   fi
-  mkdir -p "$out/$name"
-  local program=${command%% *}
+  local program=${command%% *} word
   if [[ $program == "$build"/* ]] && [ ! -x "$program" ]; then
     echo "not built: $program" >"$log"
     echo missing
     return
   fi
+  if [ "$program" = compute-sanitizer ] && ! command -v "$program" >/dev/null; then
+    echo "no $program here" >"$log"
+    echo impossible
+    return
+  fi
+  for word in $command; do  # what an earlier entry should have written
+    if [[ $word == "$out"/*.json || $word == "$out"/*.csv ]] && [[ $word != "$out/$name"/* ]] && [ ! -f "$word" ]; then
+      echo "needs ${word#"$out"/}, which is not there" >"$log"
+      echo impossible
+      return
+    fi
+  done
+  mkdir -p "$out/$name"
   timeout --kill-after=10 "$limit" bash -c "$command" >"$log" 2>&1 </dev/null
   local code=$?
   rmdir "$out/$name" 2>/dev/null

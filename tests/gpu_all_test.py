@@ -109,6 +109,14 @@ class GpuAll(unittest.TestCase):
         self.gpu_all("--set", "many", "--only", "experts", "--only", "attention")
         self.assertEqual(sorted(BENCH.parent.iterdir()), before)
 
+    def test_what_an_earlier_entry_did_not_write_is_said(self):
+        self.gpus(1)
+        stub(self.build / "xstage", "exit 3\n")
+        self.assertEqual(self.gpu_all("--only", "two-probe", "--only", "two-same").returncode, 0)
+        self.assertEqual(set(self.statuses().values()), {"impossible"})
+        self.assertEqual((self.out / "two-same.log").read_text(),
+                         "needs two-probe/first.json, which is not there\n")
+
     def test_a_budget_ends_it(self):
         self.gpus(1)
         stub(self.build / "tests/gpu/wait_gpu_test", "sleep 30\n")

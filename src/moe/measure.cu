@@ -538,6 +538,15 @@ LayerResult measure_layer(const LayerRun& run,
 }
 
 MachineRates measure_rates(const std::vector<int>& devices) {
+  int num_gpus = 0;
+  if (cudaGetDeviceCount(&num_gpus) != cudaSuccess || num_gpus == 0) {
+    throw Error(ErrorCategory::not_possible, "no GPU or no driver here");
+  }
+  for (const int device : devices) {
+    if (device < num_gpus) continue;
+    throw Error(ErrorCategory::usage,
+                "GPU " + std::to_string(device) + ": legal are 0.." + std::to_string(num_gpus - 1));
+  }
   constexpr std::size_t kBytes = std::size_t{1} << 30;
   MachineRates rates;
   const Buffer from(Buffer::Place::device, devices[0], kBytes);
