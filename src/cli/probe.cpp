@@ -182,11 +182,13 @@ void print_measurements(const std::vector<Measurement>& measurements, Console& c
 }
 
 // A noisy machine has much to warn of: the first few, and where the rest is.
-void show_warnings(const std::vector<std::string>& warnings, const Console& console) {
+void show_warnings(const std::vector<std::string>& warnings, const fs::path& file,
+                   const Console& console) {
   constexpr std::size_t kShown = 4;
   for (std::size_t i = 0; i < std::min(kShown, warnings.size()); ++i) console.warn(warnings[i]);
   if (warnings.size() > kShown) {
-    console.warn(fmt::format("and {} more like these; --json lists all", warnings.size() - kShown));
+    console.warn(fmt::format("and {} more like these, in {}", warnings.size() - kShown,
+                             file.empty() ? "the output of --json" : file.string()));
   }
 }
 
@@ -200,10 +202,10 @@ class PairWriter {
     LinkProfile profile = profile_of(pair);
     Json json = {{"pair", describe_pair(profile)}};
     console_.print("{}\n", console_.tone(Tone::strong, describe_pair(profile)));
-    show_warnings(pair.warnings, console_);
     json["warnings"] = pair.warnings;
     int code = 0;
     if (!pair.failure.empty()) {
+      show_warnings(pair.warnings, {}, console_);
       console_.print("{}\n", console_.tone(Tone::bad, "failed: " + pair.failure));
       json["failure"] = pair.failure;
       code = static_cast<int>(pair.failure_category);
@@ -251,14 +253,16 @@ class PairWriter {
     samples.provenance = profile.provenance;
     samples.samples = pair.samples;
     write_file(files.samples, format_samples(samples), "samples_file", json);
-    if (!pair.tables.empty()) {
+    if (!pair.tables.empty() || !pair.warnings.empty()) {
       Json tables = {{"schema", "xstage.tables"}, {"version", 1}, {"name", profile.name}};
       tables["date"] = profile.provenance.date;
       tables["command_line"] = profile.provenance.command_line;
+      tables["warnings"] = pair.warnings;
       tables["tables"] = tables_json(pair.tables);
       write_file(files.tables, io::format_json(tables), "tables_file", json);
       json["tables"] = tables_json(pair.tables);
     }
+    show_warnings(pair.warnings, files.tables, console_);
     fit_and_write(pair, files, profile, json);
     print_measurements(pair.measurements, console_);
     print_tables(pair.tables, files.tables);

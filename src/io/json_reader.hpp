@@ -38,6 +38,7 @@ class JsonCursor {
   [[nodiscard]] const std::string& text() const;
   [[nodiscard]] bool boolean() const;
   [[nodiscard]] bool is_text() const { return value_->is_string(); }
+  [[nodiscard]] bool is_null() const { return value_->is_null(); }
   // Warns of every member of this object that is not in the list.
   void known(std::initializer_list<std::string_view> keys) const;
 

@@ -79,6 +79,34 @@ std::string table_html(const std::vector<std::string>& columns,
   return html + "</tbody></table></div>\n";
 }
 
+std::string report_table(const ReportTable& table) {
+  std::string html = fmt::format("<h2>{}</h2>\n", escape_html(table.title));
+  if (!table.note.empty()) html += fmt::format("<p>{}</p>\n", escape_html(table.note));
+  return html + table_html(table.columns, table.rows);
+}
+
+std::string folded_tables(const std::vector<ReportTable>& tables) {
+  std::string html;
+  for (const auto& table : tables) {
+    if (!table.folded) continue;
+    html += fmt::format("<details><summary>{}, {} rows</summary>{}{}</details>\n",
+                        escape_html(table.title), table.rows.size(),
+                        table.note.empty() ? "" : "<p>" + escape_html(table.note) + "</p>",
+                        table_html(table.columns, table.rows));
+  }
+  if (html.empty()) return html;
+  return "<h2>Measured besides</h2>\n<p>Tables of the probe. docs/measuring.md says what their "
+         "columns are.</p>\n" +
+         html;
+}
+
+std::string warning_list(const std::vector<std::string>& warnings) {
+  if (warnings.empty()) return "";
+  std::string html = "<h2>What the probe warned of</h2>\n<ul>\n";
+  for (const auto& warning : warnings) html += fmt::format("<li>{}</li>\n", escape_html(warning));
+  return html + "</ul>\n";
+}
+
 std::string errors_cell(const ErrorSummary& e) {
   if (e.num_points == 0) return "-";
   const std::string median = format_percent(e.median);
@@ -284,10 +312,9 @@ std::string render_report(const Report& report) {
   }
   body += error_table(profile.kinds) + unidentified_list(profile.kinds);
   for (const auto& table : report.tables) {
-    body += fmt::format("<h2>{}</h2>\n", escape_html(table.title));
-    if (!table.note.empty()) body += fmt::format("<p>{}</p>\n", escape_html(table.note));
-    body += table_html(table.columns, table.rows);
+    if (!table.folded) body += report_table(table);
   }
+  body += folded_tables(report.tables) + warning_list(report.warnings);
   body += "<h2>Where the numbers are from</h2>\n" + provenance_table(profile);
   body += fmt::format("<footer>{} {}</footer>\n", escape_html(report.generated), library_notice());
 

@@ -18,6 +18,7 @@ struct ReportTable {
   std::string note;  // under the title; may be empty
   std::vector<std::string> columns;
   std::vector<std::vector<std::string>> rows;
+  bool folded = false;  // shown when the reader opens it
 };
 
 struct Report {
@@ -25,8 +26,9 @@ struct Report {
   std::vector<Sample> samples;    // may be empty: then predictions alone are drawn
   std::vector<Json> plan_charts;  // of plan_ranks_chart() and timeline_chart()
   std::vector<ReportTable> tables;
-  std::string generated;  // date and tool, one line
-  std::string origin;     // "not this machine", ...; may be empty
+  std::vector<std::string> warnings;  // of the probe
+  std::string generated;              // date and tool, one line
+  std::string origin;                 // "not this machine", ...; may be empty
 };
 
 [[nodiscard]] std::string render_report(const Report& report);

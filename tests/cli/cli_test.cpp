@@ -364,6 +364,30 @@ TEST_F(Cli, ReportIsOneFileWithoutTheNetwork) {
   EXPECT_THAT(html, AllOf(Not(HasSubstr("@import")), HasSubstr("NVLink, 18 links")));
 }
 
+TEST_F(Cli, ReportShowsTablesAndWarningsOfTheProbe) {
+  const std::string out = path("r.html");
+  auto outcome = run_tool({"report", "--link", "h200-nv18", "--out", out, "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\"num_tables\": 12"));
+  EXPECT_THAT(slurp(out), AllOf(HasSubstr("load_interference, 50 rows"), HasSubstr("max_late_ns")));
+
+  const std::string head = R"({"schema": "xstage.tables", "version": 1, "name": "n", )";
+  const std::string file =
+      write("own.tables.json", head + R"("warnings": ["bulk <K=132>: noise 3 %"], "tables": [
+        {"name": "odd", "columns": ["a", "b"], "rows": [["x", null], ["y", 0.5]]}]})");
+  outcome = run_tool({"report", "--link", kLink, "--tables", file, "--out", out, "--force"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(slurp(out), AllOf(HasSubstr("odd, 2 rows"), HasSubstr("<td>x</td><td>-</td>"),
+                                HasSubstr("<li>bulk &lt;K=132&gt;: noise 3 %</li>")));
+
+  const std::string ragged =
+      write("ragged.tables.json",
+            head + R"("tables": [{"name": "t", "columns": ["a"], "rows": [["x"], ["y", 1]]}]})");
+  outcome = run_tool({"report", "--link", kLink, "--tables", ragged, "--out", out, "--force"});
+  EXPECT_EQ(outcome.exit_code, 6);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("/tables/0/rows/1"), HasSubstr("table of 1 columns")));
+}
+
 TEST_F(Cli, ReportEscapesWhatTheProfileSays) {
   std::string text = slurp(kLink);
   const std::string evil = "</script><script>alert(1)</script>";
