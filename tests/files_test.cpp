@@ -11,41 +11,21 @@
 #include <limits>
 #include <sstream>
 
+#include "temporary_folder.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage {
 namespace {
 
 namespace fs = std::filesystem;
+using test::slurp;
+using test::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr const char* kHeader = "experiment,kind,producers,bytes,gap_ns,issue_ns,period_ns\n";
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "xstage-test.XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  [[nodiscard]] fs::path operator/(const char* name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
-
-std::string slurp(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return (std::ostringstream() << file.rdbuf()).str();
-}
 
 template <typename Action>
 std::string message_of(Action action, ErrorCategory category) {

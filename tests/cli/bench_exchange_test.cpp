@@ -10,6 +10,7 @@
 
 #include "cli/exchange_view.hpp"
 #include "cli/run.hpp"
+#include "temporary_folder.hpp"
 #include "xstage/error.hpp"
 #include "xstage/files.hpp"
 
@@ -27,19 +28,7 @@ using ::testing::HasSubstr;
 const std::string kHostLink =
     (fs::path(XSTAGE_SOURCE_DIR) / "profiles" / "h200-host-pcie5.json").string();
 
-class BenchExchange : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "xstage-exchange.XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  [[nodiscard]] std::string path(const char* name) const { return (folder_ / name).string(); }
-  fs::path folder_;
-};
+class BenchExchange : public FolderTest {};
 
 json read(const std::string& path) {
   std::ifstream file(path);

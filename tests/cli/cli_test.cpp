@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cli/run.hpp"
+#include "temporary_folder.hpp"
 #include "xstage/files.hpp"
 #include "xstage/model.hpp"
 
@@ -29,28 +30,7 @@ const std::string kLink = (kFolder / "link.json").string();
 const std::string kSamples =
     (fs::path(XSTAGE_SOURCE_DIR) / "tests" / "data" / "h200-nv18-aggregates.csv").string();
 
-class Cli : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "xstage-cli.XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  [[nodiscard]] std::string path(const char* name) const { return (folder_ / name).string(); }
-  [[nodiscard]] std::string write(const char* name, const std::string& text) const {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return path(name);
-  }
-  fs::path folder_;
-};
-
-std::string slurp(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return (std::ostringstream() << file.rdbuf()).str();
-}
+class Cli : public FolderTest {};
 
 std::string last_line(const std::string& text) {
   const std::size_t end = text.find_last_not_of('\n');

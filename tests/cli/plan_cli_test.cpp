@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/run.hpp"
+#include "temporary_folder.hpp"
 
 namespace xstage::test {
 namespace {
@@ -21,22 +22,7 @@ using ::testing::Not;
 
 const std::string kLink = (fs::path(XSTAGE_SOURCE_DIR) / "profiles" / "h200-nv18.json").string();
 
-class PlanCli : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "xstage-plan.XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  [[nodiscard]] std::string write(const char* name, const std::string& text) const {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return (folder_ / name).string();
-  }
-  fs::path folder_;
-};
+class PlanCli : public FolderTest {};
 
 TEST_F(PlanCli, ScreenNamesShapeCandidatesChoiceAndNextStep) {
   const auto run = run_tool({"plan", "flux.1-dev-1024", "--link", kLink, "--ranks", "2"});
