@@ -9,6 +9,7 @@ Everything between "<!-- exchange tables: begin -->" and "<!-- exchange tables: 
 
 import json
 import os
+import random
 import statistics
 import sys
 
@@ -17,6 +18,25 @@ SERIAL = ("push", "copy-engine", "chunked")
 FUSED = ("burst", "paced", "fine", "coupled", "linear", "registers")
 PEERS = {"local_ghosts": "ghosts in the same GPU", "host_ghosts": "ghosts in pinned host memory",
          "peer_ghosts": "ghosts on the other GPU", "real": "every rank computes"}
+
+
+MAX_CLOCK_DIFFERENCE, MIN_ALIKE_ROUNDS = 0.005, 5  # as src/model/paired.hpp has them
+
+
+def rounds(values):
+    return [(values[i] + values[i + 1]) / 2 for i in range(0, len(values) - 1, 2)]
+
+
+def paired(a, b, key="done_ns", combine=lambda x, y: x - y):
+    """Of two ways, from their samples: value and interval, without rounds at unlike clocks; ~ where nearly all are."""
+    pairs = [(combine(x, y), abs(c - d) <= MAX_CLOCK_DIFFERENCE * d)
+             for x, y, c, d in zip(rounds(a[key]), rounds(b[key]), rounds(a["clock_mhz"]), rounds(b["clock_mhz"]))]
+    alike = [value for value, is_alike in pairs if is_alike]
+    differ = len(alike) < min(MIN_ALIKE_ROUNDS, len(pairs))
+    values = [value for value, _ in pairs] if differ else alike
+    draw = random.Random(1)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(1000))
+    return {"value": statistics.median(values), "low": medians[25], "high": medians[974], "mark": "~" if differ else ""}
 
 
 def us(ns):
@@ -31,11 +51,15 @@ def interval(e):
         return "-"
     if e["low"] is None:
         return us(e["value"])
-    return f"{us(e['value'])} [{us(e['low'])}, {us(e['high'])}]"
+    return f"{e.get('mark', '')}{us(e['value'])} [{us(e['low'])}, {us(e['high'])}]"
 
 
 def ways_of(case):
-    return {w["way"]: w for w in case["ways"] if "exposed_ns" in w}
+    ways = {w["way"]: w for w in case["ways"] if "exposed_ns" in w}
+    for way in ways.values():
+        way["exposed_ns"] = paired(way, ways["alone"])
+        way["sender_ns"] = paired(way, ways["alone"], "sent_ns")
+    return ways
 
 
 def shape_of(case):
@@ -95,13 +119,24 @@ def bound_table(result):
             us(case["last_wave_ns"] + 3500) if case["drain_ns"] else us(max(3000, 0.003 * alone)),
             interval(ways["burst"]["sender_ns"]),
             interval(local["exposed_ns"]) if local else "-",
-            fused["way"],
+            fused["way"], interval(fused["exposed_ns"]),
             f"{min(others) / fused['total_ns']['value']:.3f}" if others else "-",
             f"{min(others) / alone:.3f}" if others else "-",
             f"{100 * alone / fused['total_ns']['value']:.1f}",
             "yes" if case["gains"] else "**no gain**"])
     return table(["B x S x H", "ranks", "burst: exposed", "bar", "sender", "local owners", "fastest fused",
-                  "x best other", "perfect", "% of it", "gains"], rows)
+                  "its exposed", "x best other", "perfect", "% of it", "gains"], rows)
+
+
+def pairs_table(result):
+    """Fused ways against the burst of the same rounds."""
+    rows = []
+    for case in result["cases"]:
+        ways = ways_of(case)
+        if "burst" in ways:
+            rows.append([shape_of(case), str(case["ranks"])] +
+                        [interval(paired(ways[n], ways["burst"])) if n in ways else "-" for n in FUSED[1:]])
+    return table(["B x S x H", "ranks", *FUSED[1:]], rows)
 
 
 def prediction_errors(result):
@@ -133,21 +168,47 @@ def prediction_text(result):
              f"link {result['predictions']['link_sha256'][:12]}, costs {result['predictions']['costs_sha256'][:12]}. "
              f"{len(cells)} cells over 3 %: error relative to the increment, median {100 * statistics.median(relative):.0f} %; "
              f"at most half of the better null model's in {within}."]
-    rows = [[shape_of(c), str(c["ranks"]), name, us(p), us(m), us(e), us(n), "yes" if e <= n / 2 else "no"]
-            for c, name, p, m, e, n in cells]
-    lines.append(table(["B x S x H", "ranks", "way", "predicted", "measured", "error", "better null's", "half of it"], rows))
+    rows = {}
+    for case, name, p, m, error, null in cells:
+        rows.setdefault(case["case"], [shape_of(case), str(case["ranks"])] + ["-"] * len(FUSED))
+        rows[case["case"]][2 + FUSED.index(name)] = f"{us(p)} / {us(m)}" + (" ok" if error <= null / 2 else "")
+    lines.append("Predicted / measured; ok: the error is at most half of the better null model's.")
+    lines.append(table(["B x S x H", "ranks", *FUSED], list(rows.values())))
     return "\n\n".join(lines)
+
+
+def push_section(path, result):
+    """The push kernel on all SMs, and the copy engine."""
+    rows = []
+    cells = {}
+    for row in result["rows"]:
+        if row["sms"] in (0, 132):
+            key = (row["place"], f"{row['rows']}x{row['heads_of_rank']}", str(row["ranks"]))
+            cells.setdefault(key, {})[row["way"]] = row
+    for key, ways in cells.items():
+        rows.append([*key, f"{ways['bulk']['remote_bytes'] / 1e6:.1f}"] +
+                    [f"{ways[n]['median_ns'] / 1e3:.1f} ({ways[n]['gb_per_s']:.1f})"
+                     for n in ("bulk", "register16", "copy engine")])
+    head = (f"**Serial exchange alone** ([{os.path.basename(path)}](../bench/results/{os.path.basename(path)}), "
+            f"{result['gpu']}, commit {result['commit']}; microseconds, in brackets GB/s of the bytes that leave)")
+    return "\n\n".join([head, table(["ghosts", "rows x heads of a rank", "ranks", "MB", "push, bulk", "push, registers",
+                                     "copy engine"], rows)])
 
 
 def section(path):
     with open(path, encoding="utf-8") as file:
         result = json.load(file)
-    wrong = sum(w["wrong_bytes"] for c in result["cases"] for w in c["ways"])
+    if result["schema"] == "xstage.push_rate":
+        return push_section(path, result)
+    wrong = sum(w["wrong_bytes"] for c in result["cases"] for w in c["ways"] if w["way"] != "chunked")
+    chunked = sum(w["wrong_bytes"] for c in result["cases"] for w in c["ways"] if w["way"] == "chunked")
     kinds = sorted({PEERS[c["peers"]] for c in result["cases"]})
     head = (f"**{', '.join(kinds)}** ([{os.path.basename(path)}](../bench/results/{os.path.basename(path)}), "
-            f"{result['gpu']}, {result['date'][:10]}, commit {result['commit']}; microseconds; wrong bytes: {wrong})")
+            f"{result['gpu']}, {result['date'][:10]}, commit {result['commit']}; microseconds; wrong bytes: {wrong}"
+            + (f", of chunked: {chunked}" if chunked else "") + ")")
     return "\n\n".join([head, "Exposed, by way:", exposed_table(result), "What fusing gains:", bound_table(result),
-                        prediction_text(result)])
+                        "Against burst, paired:", pairs_table(result),
+                        *([prediction_text(result)] if any(c["drain_ns"] for c in result["cases"]) else [])])
 
 
 def main():

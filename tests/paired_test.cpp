@@ -41,6 +41,19 @@ TEST(Paired, RoundsAtDifferentClocksAreDropped) {
   EXPECT_DOUBLE_EQ(paired_ratio({a, clock_a}, {b, clock_b}).value, 2);
 }
 
+TEST(Paired, ClocksThatAlwaysDifferAreToldAndNothingIsDropped) {
+  const std::vector<double> a(12, 200);
+  const std::vector<double> b(12, 100);
+  const std::vector<double> clock_a(12, 1900);
+  const std::vector<double> clock_b(12, 1980);
+  const PairedEstimate e = paired_difference({a, clock_a}, {b, clock_b});
+  EXPECT_TRUE(e.clocks_differ);
+  EXPECT_EQ(e.num_rounds, 6u);
+  EXPECT_EQ(e.num_dropped, 0u);
+  EXPECT_DOUBLE_EQ(e.value, 100);
+  EXPECT_FALSE(paired_difference({a, clock_a}, {b, clock_a}).clocks_differ);
+}
+
 TEST(Paired, NoRoundsAreNoNumber) {
   const std::vector<double> none;
   const PairedEstimate e = paired_ratio({none, none}, {none, none});

@@ -61,8 +61,9 @@ std::string in_us(double ns) {
 }
 
 std::string with_interval(const PairedEstimate& e) {
-  if (!e.interval) return in_us(e.value);
-  return fmt::format("{} [{}, {}]", in_us(e.value), in_us(e.interval->low),
+  const char* mark = e.clocks_differ ? "~" : "";
+  if (!e.interval) return mark + in_us(e.value);
+  return fmt::format("{}{} [{}, {}]", mark, in_us(e.value), in_us(e.interval->low),
                      in_us(e.interval->high));
 }
 
@@ -139,7 +140,8 @@ Json estimate_json(const PairedEstimate& e) {
                {"low", e.interval ? Json(e.interval->low) : Json(nullptr)},
                {"high", e.interval ? Json(e.interval->high) : Json(nullptr)},
                {"rounds", e.num_rounds},
-               {"dropped", e.num_dropped}};
+               {"dropped", e.num_dropped},
+               {"clocks_differ", e.clocks_differ}};
   return json;
 }
 

@@ -33,18 +33,22 @@ template <typename Combine>
 PairedEstimate paired(const PairedSeries& a, const PairedSeries& b, Combine combine) {
   const std::size_t rounds =
       std::min({a.ns.size(), b.ns.size(), a.clock_mhz.size(), b.clock_mhz.size()}) / 2;
-  std::vector<double> values;
-  std::size_t num_dropped = 0;
+  std::vector<double> all;
+  std::vector<double> alike;
   for (std::size_t i = 0; i < rounds; ++i) {
     const double clock = round_mean(b.clock_mhz, i);
-    const bool alike = std::abs(round_mean(a.clock_mhz, i) - clock) <= kMaxClockDifference * clock;
-    if (alike) {
-      values.push_back(combine(round_mean(a.ns, i), round_mean(b.ns, i)));
-    } else {
-      ++num_dropped;
+    all.push_back(combine(round_mean(a.ns, i), round_mean(b.ns, i)));
+    if (std::abs(round_mean(a.clock_mhz, i) - clock) <= kMaxClockDifference * clock) {
+      alike.push_back(all.back());
     }
   }
-  return estimate(std::move(values), num_dropped);
+  const std::size_t num_dropped = all.size() - alike.size();
+  if (num_dropped > 0 && alike.size() < kMinAlikeRounds) {
+    PairedEstimate result = estimate(std::move(all), 0);
+    result.clocks_differ = true;
+    return result;
+  }
+  return estimate(std::move(alike), num_dropped);
 }
 
 }  // namespace

@@ -21,9 +21,13 @@ struct PairedEstimate {
   std::optional<Interval> interval;  // 95 %
   std::size_t num_rounds = 0;        // that were used
   std::size_t num_dropped = 0;       // whose clocks differed by more than kMaxClockDifference
+  bool clocks_differ = false;        // in nearly all rounds: none was dropped
 };
 
 inline constexpr double kMaxClockDifference = 0.005;
+// With fewer rounds at like clocks the difference belongs to the two ways (one of them heats the
+// GPU more) and not to chance: all rounds are taken.
+inline constexpr std::size_t kMinAlikeRounds = 5;
 
 // a - b, and a / b.
 [[nodiscard]] PairedEstimate paired_difference(const PairedSeries& a, const PairedSeries& b);

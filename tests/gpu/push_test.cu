@@ -211,10 +211,15 @@ void run_case(const ExchangeCase& c, Way way, int num_gpus, bool scatter) {
   }
 }
 
-void run_random(int num_gpus, int num_cases, bool scatter) {
+// Loading a kernel waits for those that run: all are loaded before a rank waits for another.
+void load_kernels() {
   attention::load_push_kernels();
   cudaFuncAttributes attributes{};
   check(cudaFuncGetAttributes(&attributes, release_kernel), "load");
+}
+
+void run_random(int num_gpus, int num_cases, bool scatter) {
+  load_kernels();
   const std::uint32_t seed = choose_seed();
   std::cout << "seed " << seed << "\n";
   std::mt19937 random(seed);
@@ -250,7 +255,7 @@ TEST(Push, GathersAndScattersAcrossTwoGpus) {
 
 TEST(Push, ManyRanksUseTheLargeParameterBlock) {
   if (const auto why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
-  attention::load_push_kernels();
+  load_kernels();
   ExchangeCase c;
   c.num_ranks = 12;
   c.num_batches = 2;
