@@ -12,6 +12,7 @@
 #                       is its own second one, and the link is the one to the host's memory
 #                 many  N GPUs, under 10 minutes: fan-in and fan-out, fused attention and the
 #                       expert-parallel layer on N ranks, soak and kill
+#                 moe   two GPUs, under 9 minutes: the expert-parallel layer, checked and timed beside NCCL
 # --gpus N      as if N GPUs were here; left out: all that are
 # --budget S    stop starting entries after S seconds; left out: 480 for set two alone, 600 for many
 # --only NAME   entries whose name contains NAME; may be given several times
@@ -90,6 +91,8 @@ two | two-memcheck-sees | 30  | 1 | @check @build/tests/gpu/peers_gpu p-spoiled 
 two | two-stop          | 60  | 1 | @peers p-stop --ranks 2 --seconds 20 --devices @pair
 two | two-ulysses       | 300 | 2 | bench/ulysses_all.sh @build @out --quick --only real --only peer --only processes
 
+moe | moe-two-gpus     | 535 | 1 | bench/moe_two_gpus.sh @build @out 530
+
 many | many-doctor      | 20  | 1 | @build/xstage doctor
 many | many-fan         | 120 | 2 | @build/xstage probe --device 1 --peer 0 --parts fan_in,fan_out --out @out/fan.json --force --tables
 many | many-attention   | 150 | 1 | @ranks-bench exchange 8192x@h4 16384x@h4 32768x@h4 49152x@h4 65536x@h4 wan2.2-14b-720p hunyuanvideo-720p --ranks @n --peers @where --link profiles/h200-nv18.json --seconds @time --out @out/attention.json --force
@@ -130,7 +133,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 for set in ${sets[@]+"${sets[@]}"}; do
-  case $set in one | two | many) ;; *) echo "--set $set: legal are one, two, many" >&2; exit 2 ;; esac
+  case $set in one | two | moe | many) ;; *) echo "--set $set: legal are one, two, moe, many" >&2; exit 2 ;; esac
 done
 
 trim() { local word=$1; word=${word#"${word%%[! ]*}"}; printf '%s' "${word%"${word##*[! ]}"}"; }

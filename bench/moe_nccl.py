@@ -3,6 +3,8 @@
 
     bench/moe_nccl.py --hidden 4096 --experts 256 --top-k 6 --tokens 64,2048,8192 > moe-nccl.json
 
+With one GPU the peer's half is emulated in its memory, as `xstage bench moe` does: copies stand where the all-to-alls are.
+
 Rows are fp8 with float32 scales on the way in and bf16 on the way back. Split sizes are known in advance, which spares
 the stack a host synchronisation that it has in real use. Times are us, medians over rounds of the slowest rank; the
 experts' products are left out: add those of `xstage bench moe` of the same shape.
@@ -50,17 +52,26 @@ class Layer:
         self.returned = torch.empty(tokens * args.top_k, args.hidden, dtype=torch.bfloat16, device="cuda")
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
 
+    def exchange(self, to, rows, receive, send):
+        if not self.args.emulated:
+            dist.all_to_all_single(to, rows, receive, send)
+            return
+        # Own rows are copied, those of the other rank come from its image: as many bytes as in earnest.
+        count = min(len(to), len(rows))
+        to[:count].copy_(rows[:count])
+
     def dispatch(self):
-        dist.all_to_all_single(self.received, self.x.index_select(0, self.send_tokens), self.receive, self.send)
+        self.exchange(self.received, self.x.index_select(0, self.send_tokens), self.receive, self.send)
         self.pool = self.received.index_select(0, self.to_pool)
 
     def combine(self):
-        dist.all_to_all_single(self.returned, self.outputs.index_select(0, self.from_pool), self.send, self.receive)
+        self.exchange(self.returned, self.outputs.index_select(0, self.from_pool), self.send, self.receive)
         rows = self.returned.index_select(0, self.slots).view(self.tokens, self.args.top_k, self.args.hidden)
         self.y = torch.bmm(self.weights.bfloat16().transpose(1, 2), rows)
 
     def time(self):
-        dist.barrier()
+        if not self.args.emulated:
+            dist.barrier()
         torch.cuda._sleep(200_000)
         self.events[0].record()
         self.dispatch()
@@ -72,22 +83,26 @@ class Layer:
 
 
 def work(rank, ranks, args, queue):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=args.port)
     torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=ranks, device_id=torch.device("cuda", rank))
+    if not args.emulated:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=args.port)
+        dist.init_process_group("nccl", rank=rank, world_size=ranks, device_id=torch.device("cuda", rank))
     for tokens in args.tokens:
         layer = Layer(args, tokens, rank, ranks)
         rounds = []
         for i in range(-3, args.rounds):
             times = torch.tensor(layer.time(), device="cuda")
-            dist.all_reduce(times, dist.ReduceOp.MAX)
+            if not args.emulated:
+                dist.all_reduce(times, dist.ReduceOp.MAX)
             if i >= 0:
                 rounds.append(times.tolist())
         if rank == 0:
             dispatch, combine = (statistics.median(column) for column in zip(*rounds))
-            queue.put({"tokens": tokens, "dispatch_us": dispatch, "combine_us": combine})
+            queue.put({"tokens": tokens, "dispatch_us": dispatch, "combine_us": combine,
+                       "samples_us": [[round(t, 3) for t in pair] for pair in rounds]})
         del layer
-    dist.destroy_process_group()
+    if not args.emulated:
+        dist.destroy_process_group()
 
 
 def main():
@@ -101,16 +116,18 @@ def main():
     parser.add_argument("--port", default="29611")
     args = parser.parse_args()
     args.tokens = [int(word) for word in args.tokens.split(",")]
-    ranks = torch.cuda.device_count()
-    if ranks < 2:
-        print("moe_nccl: one GPU here, nothing to exchange with", file=sys.stderr)
+    num_gpus = torch.cuda.device_count()
+    if num_gpus == 0:
+        print("moe_nccl: no GPU here", file=sys.stderr)
         return 3
+    args.emulated = num_gpus == 1
+    ranks = max(num_gpus, 2)
     queue = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(work, (ranks, args, queue), nprocs=ranks)
+    mp.spawn(work, (ranks, args, queue), nprocs=num_gpus)
     results = [queue.get() for _ in args.tokens]
     print(json.dumps({"schema": "xstage.bench.moe_nccl", "version": 1, "torch": torch.__version__,
                       "nccl": ".".join(map(str, torch.cuda.nccl.version())), "gpu": torch.cuda.get_device_name(),
-                      "hidden": args.hidden, "experts": args.experts, "top_k": args.top_k, "ranks": ranks,
+                      "hidden": args.hidden, "experts": args.experts, "top_k": args.top_k, "ranks": ranks, "emulated": args.emulated,
                       "results": results}, indent=1))
     return 0
 

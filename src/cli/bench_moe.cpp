@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 
@@ -15,6 +16,7 @@
 #ifdef XSTAGE_HAS_MOE
 #include "moe/measure.hpp"
 #include "moe/measure_inputs.hpp"
+#include "xstage/topology.hpp"
 #endif
 
 namespace xstage::cli {
@@ -74,7 +76,24 @@ std::string name_of(const Way& way) {
 }
 
 Json to_json(const Spread& spread) {
-  return {{"median", spread.median}, {"p10", spread.p10}, {"p90", spread.p90}};
+  Json samples = Json::array();
+  for (const double us : spread.samples) samples.push_back(std::round(us * 1e3) / 1e3);
+  return {{"median", spread.median},
+          {"p10", spread.p10},
+          {"p90", spread.p90},
+          {"samples", std::move(samples)}};
+}
+
+Json machine_json() {
+  const Topology topology = discover();
+  Json gpus = Json::array();
+  for (const Gpu& gpu : topology.gpus) {
+    gpus.push_back({{"name", gpu.name}, {"uuid", gpu.uuid}, {"num_sms", gpu.num_sms}});
+  }
+  return {{"host_id", topology.host_id},
+          {"driver_cuda", topology.driver_version},
+          {"runtime_cuda", topology.runtime_version},
+          {"gpus", std::move(gpus)}};
 }
 
 Json to_json(const MachineRates& rates) {
@@ -255,16 +274,11 @@ int run_bench(const BenchMoeOptions& options, Console& console) {
   }
   Provenance provenance;
   stamp(provenance, console.command_line);
-  Json file = {{"schema", "xstage.bench.moe"},
-               {"version", 1},
-               {"command", console.command_line},
-               {"commit", provenance.commit},
-               {"date", utc_now()},
-               {"seed", common.seed},
-               {"peer", options.peer},
-               {"repeats", common.num_repeats},
-               {"rates", to_json(rates)},
-               {"results", results}};
+  Json file = {
+      {"schema", "xstage.bench.moe"}, {"version", 1},         {"command", console.command_line},
+      {"commit", provenance.commit},  {"date", utc_now()},    {"machine", machine_json()},
+      {"seed", common.seed},          {"peer", options.peer}, {"repeats", common.num_repeats},
+      {"rates", to_json(rates)},      {"results", results}};
   if (speaks && !options.out.empty()) {
     write_text_file(options.out, file.dump(1) + "\n",
                     options.force ? Overwrite::yes : Overwrite::no);

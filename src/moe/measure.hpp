@@ -17,6 +17,7 @@ struct Spread {
   double median = 0;
   double p10 = 0;
   double p90 = 0;
+  std::vector<double> samples;  // as they came
 };
 
 // One way to move the rows.

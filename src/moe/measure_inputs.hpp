@@ -126,12 +126,13 @@ inline TileTimes tile_times(const LayerVolume& volume, const MoeShape& shape, do
 
 inline Spread spread_of(std::vector<double> samples) {
   if (samples.empty()) return {};
-  std::sort(samples.begin(), samples.end());
+  std::vector<double> sorted = samples;
+  std::sort(sorted.begin(), sorted.end());
   const auto at = [&](double share) {
-    return samples[static_cast<std::size_t>(
-        std::lround(share * static_cast<double>(samples.size() - 1)))];
+    return sorted[static_cast<std::size_t>(
+        std::lround(share * static_cast<double>(sorted.size() - 1)))];
   };
-  return {at(0.5), at(0.1), at(0.9)};
+  return {at(0.5), at(0.1), at(0.9), std::move(samples)};
 }
 
 }  // namespace xstage::moe

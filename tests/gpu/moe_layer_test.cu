@@ -119,6 +119,34 @@ TEST_F(MoeLayerTest, RandomShapesAndRoutings) {
   }
 }
 
+TEST_F(MoeLayerTest, AnyNumberOfExpertsARank) {
+  const std::uint32_t seed = choose_seed();
+  SCOPED_TRACE("--gtest_random_seed=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (const int per_rank : {1, 3, 36, 37, 48, 128, 192}) {
+    SCOPED_TRACE("experts of a rank: " + std::to_string(per_rank));
+    MoeShape shape;
+    shape.max_tokens = 40;
+    shape.hidden = 192;
+    shape.intermediate = 64;
+    shape.num_experts = 2 * per_rank;
+    shape.top_k = std::min(6, shape.num_experts);
+    shape.dtype = random() % 2 == 0 ? DataType::fp8 : DataType::bf16;
+    Group group(2, shape, options_of(random()), random);
+    std::vector<HostInputs> inputs;
+    for (const auto& rank : group.ranks) {
+      inputs.push_back(random_inputs(shape, inputs.empty() ? 40 : 11, {0.1, 0.2, true}, random));
+      rank->upload(inputs.back());
+    }
+    for (std::size_t i = 0; i < group.ranks.size(); ++i) group.enqueue(i);
+    group.finish();
+    for (std::size_t i = 0; i < group.ranks.size(); ++i) {
+      group.expect_right(i, inputs[i]);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // What the rows travel through does not change a bit of the result.
 TEST_F(MoeLayerTest, AllWaysGiveTheSameBits) {
   const std::uint32_t seed = choose_seed();

@@ -201,7 +201,9 @@ void expect_all_fine(const std::string& name, const std::vector<Outcome>& outcom
                   name + ": rank " + std::to_string(rank) + " ended with " +
                       std::to_string(outcomes[rank].exit_code) + ": " + outcomes[rank].text);
   }
-  if (!outcomes.empty()) std::printf("%s: %s\n", name.c_str(), outcomes[0].text.c_str());
+  if (outcomes.empty()) return;
+  std::printf("%s: %s, %.1f s\n", name.c_str(), outcomes[0].text.c_str(),
+              outcomes[0].seconds_to_end);
 }
 
 void kill_one(const Options& how, int num_ranks, Report& report) {
@@ -307,6 +309,10 @@ bool has_gpu() {
 }  // namespace xstage::test
 
 int main(int argc, char** argv) {
+  (void)std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a line that is printed stays printed
+  // Ranks that share a GPU need a queue each only within one process: 32 make processes slow to
+  // end.
+  (void)::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
   try {
     if (!xstage::test::has_gpu()) {
       std::printf("no GPU of compute capability 9.0 here\n");
