@@ -199,6 +199,116 @@ INSTANTIATE_TEST_SUITE_P(Kinds, MoeGemm,
                                   (param.param.output == GemmOutput::plain ? "Plain" : "Swiglu");
                          });
 
+// What weight preparation makes, element by element.
+std::vector<__nv_bfloat16> random_values(std::size_t count, std::uint64_t seed) {
+  std::vector<__nv_bfloat16> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto x = static_cast<float>(hash(i + seed * 1000003) % 20001) / 10000.f - 1.f;
+    values[i] = __float2bfloat16(x * std::exp2(static_cast<float>(hash(i / 64) % 9) - 4.f));
+  }
+  return values;
+}
+
+TEST(MoeWeights, GateAndUpAlternateInGroupsOfEight) {
+  REQUIRE_HOPPER();
+  constexpr std::int32_t kExperts = 3;
+  constexpr std::int32_t kI = 192;
+  constexpr std::int32_t kK = 64;
+  for (const int bytes : {1, 2}) {
+    const std::size_t row_bytes = static_cast<std::size_t>(kK) * static_cast<std::size_t>(bytes);
+    std::vector<std::uint8_t> source(kExperts * 2 * kI * row_bytes);
+    for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::uint8_t>(hash(i));
+    const Buffer<std::uint8_t> from(source);
+    const Buffer<std::uint8_t> to(source.size());
+    moe::interleave_gate_up(from.data(), to.data(), kExperts, kI, kK, bytes, {});
+    const auto result = to.host();
+    for (std::size_t e = 0; e < kExperts; ++e) {
+      for (std::size_t i = 0; i < kI; ++i) {
+        for (std::size_t which = 0; which < 2; ++which) {  // gate, up
+          const auto* expected = &source[(e * 2 * kI + which * kI + i) * row_bytes];
+          const auto* actual = &result[(e * 2 * kI + i / 8 * 16 + which * 8 + i % 8) * row_bytes];
+          ASSERT_EQ(std::memcmp(expected, actual, row_bytes), 0) << e << ' ' << which << ' ' << i;
+        }
+      }
+    }
+  }
+}
+
+float from_e4m3(std::uint8_t bits) {
+  __nv_fp8_e4m3 x;
+  x.__x = bits;
+  return static_cast<float>(x);
+}
+
+// A block of `source` beside what became of it.
+void expect_quantised(const std::vector<float>& source, const std::vector<float>& result,
+                      float scale) {
+  float amax = 0.f;
+  for (const float x : source) amax = std::max(amax, std::fabs(x));
+  ASSERT_EQ(scale, amax / 448.f);
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    ASSERT_FALSE(std::isnan(result[i]));
+    // 3 bits of fraction; below 2^-6 steps of 2^-9.
+    ASSERT_LE(std::fabs(source[i] - result[i] * scale),
+              std::fabs(source[i]) / 16.f * 1.001f + scale / 1024.f * 1.001f);
+  }
+}
+
+TEST(MoeWeights, QuantisationIsThatOfItsBlocks) {
+  REQUIRE_HOPPER();
+  constexpr std::int32_t kMatrices = 2;
+  constexpr std::int32_t kRows = 192;
+  constexpr std::int32_t kK = 320;
+  constexpr std::int32_t kStride = 200;
+  auto source = random_values(static_cast<std::size_t>(kMatrices) * kRows * kK, 3);
+  // A block of zeros, and a row of zeros.
+  for (std::int32_t r = 128; r < kRows; ++r) {
+    for (std::int32_t k = 256; k < kK; ++k) source[r * kK + k] = __float2bfloat16(0.f);
+  }
+  for (std::int32_t k = 0; k < kK; ++k) source[5 * kK + k] = __float2bfloat16(0.f);
+  const Buffer<__nv_bfloat16> from(source);
+  const Buffer<std::uint8_t> to(source.size());
+  const Buffer<float> scales(kMatrices * 2 * 3);
+  moe::quantise_weights(from.data(), to.data(), scales.data(), kMatrices, kRows, kK, {});
+  const Buffer<std::uint8_t> to_rows(source.size());
+  const Buffer<float> row_scales(3 * kStride);
+  moe::quantise_rows(from.data(), to_rows.data(), row_scales.data(), kStride, kRows, kK, {});
+  const auto blocks = to.host();
+  const auto rows = to_rows.host();
+  const auto block_scales = scales.host();
+  const auto scale_of_row = row_scales.host();
+  std::vector<float> expected;
+  std::vector<float> actual;
+  const auto collect = [&](const std::vector<std::uint8_t>& values, std::size_t at) {
+    expected.push_back(__bfloat162float(source[at]));
+    actual.push_back(from_e4m3(values[at]));
+  };
+  for (std::int32_t matrix = 0; matrix < kMatrices; ++matrix) {
+    for (std::int32_t block = 0; block < 6; ++block) {
+      expected.clear();
+      actual.clear();
+      for (std::int32_t r = block / 3 * 128; r < std::min(kRows, block / 3 * 128 + 128); ++r) {
+        for (std::int32_t k = block % 3 * 128; k < std::min(kK, block % 3 * 128 + 128); ++k) {
+          collect(blocks, static_cast<std::size_t>((matrix * kRows + r) * kK + k));
+        }
+      }
+      expect_quantised(expected, actual,
+                       block_scales[static_cast<std::size_t>(matrix * 6 + block)]);
+    }
+  }
+  for (std::int32_t r = 0; r < kRows; ++r) {
+    for (std::int32_t block = 0; block < 3; ++block) {
+      expected.clear();
+      actual.clear();
+      for (std::int32_t k = block * 128; k < std::min(kK, block * 128 + 128); ++k) {
+        collect(rows, static_cast<std::size_t>(r * kK + k));
+      }
+      expect_quantised(expected, actual,
+                       scale_of_row[static_cast<std::size_t>(block * kStride + r)]);
+    }
+  }
+}
+
 // The reference on the CPU and the one on the GPU are two programs.
 TEST(MoeReference, CpuAndGpuAgree) {
   REQUIRE_HOPPER();
