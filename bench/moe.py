@@ -185,6 +185,13 @@ def rounds_of(candidates, num_rounds, repeats):
     return times
 
 
+def clocks():
+    """SM clock and power just after the rounds."""
+    query = "clocks.sm,power.draw,temperature.gpu"
+    return subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], check=False,
+                          capture_output=True, text=True).stdout.strip()
+
+
 def summary(values):
     quartiles = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
     return {"median": statistics.median(values), "q1": quartiles[0], "q3": quartiles[2]}
@@ -217,7 +224,8 @@ def many(libraries, args):
         spoil(candidates)
         times = rounds_of(candidates, args.rounds, 3)
         entry = {"part": "many", "n": n, "k": k, "type": "fp8" if fp8 else "bf16",
-                 "output": "swiglu" if swiglu else "plain", "rows": sum(counts), "padded_rows": padded}
+                 "output": "swiglu" if swiglu else "plain", "rows": sum(counts), "padded_rows": padded,
+                 "clocks_after": clocks(), "samples_ms": times}
         cublas = [2 * 49152 * n * k / t / 1e9 for t in times["cublas"]]
         entry["cublas_tflops"] = summary(cublas)
         for name in libraries:
@@ -259,7 +267,8 @@ def few(libraries, args):
             best = min(readers, key=lambda name: statistics.median(times[name]))
             entry = {"part": "few", "tokens": tokens, "n": n, "k": k, "type": "fp8" if fp8 else "bf16",
                      "output": "swiglu" if swiglu else "plain", "active_experts": active, "bytes": size,
-                     "read_gb_s": summary([size / t / 1e6 for t in times[best]]), "reader": best}
+                     "read_gb_s": summary([size / t / 1e6 for t in times[best]]), "reader": best,
+                     "clocks_after": clocks(), "samples_ms": times}
             for name in candidates:
                 ratio = [r / t for r, t in zip(times[best], times[name])]
                 entry[name] = {"ms": summary(times[name]), "ratio_to_read": summary(ratio),
