@@ -186,10 +186,17 @@ def rounds_of(candidates, num_rounds, repeats):
 
 
 def clocks():
-    """SM clock and power just after the rounds."""
-    query = "clocks.sm,power.draw,temperature.gpu"
-    return subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], check=False,
-                          capture_output=True, text=True).stdout.strip()
+    """SM clock (MHz) and power (W) just after the rounds; None without NVML."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        device, clock, power = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByIndex_v2(torch.cuda.current_device(), ctypes.byref(device)):
+            return None
+        nvml.nvmlDeviceGetClockInfo(device, 1, ctypes.byref(clock))
+        nvml.nvmlDeviceGetPowerUsage(device, ctypes.byref(power))
+        return {"sm_mhz": clock.value, "power_w": power.value / 1000}
+    except OSError:
+        return None
 
 
 def summary(values):
