@@ -32,16 +32,18 @@ __device__ __forceinline__ std::uint32_t cluster_address(const void* pointer, st
   return address;
 }
 
-// Arrives at a barrier in any block of the cluster.
+// Arrives at a barrier in any block of the cluster, without ordering what this thread did before: a
+// release of cluster scope is a fence of the whole GPU, about a microsecond. Enough to give back
+// what has been read, by instructions whose results have been used or waited for.
 __device__ __forceinline__ void mbarrier_arrive_cluster(std::uint32_t barrier_address) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier_address)
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier_address)
                : "memory");
 }
 
-// The same, and the bytes that are still to come.
+// The same, and the bytes that are still to come: the copies that bring them order themselves.
 __device__ __forceinline__ void mbarrier_arrive_expect_cluster(std::uint32_t barrier_address,
                                                                std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(
+  asm volatile("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(
                    barrier_address),
                "r"(bytes)
                : "memory");

@@ -156,7 +156,8 @@ template <class Traits>
 __device__ __forceinline__ GemmTask read_task(GemmShared<Traits>& shared, std::uint32_t slot) {
   uint4 words;
   dev::load_shared(dev::shared_address(&shared.tasks[slot]), words);
-  __syncwarp();
+  // Every lane uses what it read before the slot is given back.
+  words.x = __shfl_sync(~0u, words.x, 0);
   if (threadIdx.x % 32 == 0) {
     if constexpr (Traits::kClusterBlocks == 1) {
       dev::mbarrier_arrive(&shared.task_empty[slot]);
