@@ -75,4 +75,18 @@ __device__ __forceinline__ void tensor_load_2d_multicast(void* destination, cons
       : "memory");
 }
 
+// The same for 3-D tensors.
+__device__ __forceinline__ void tensor_load_3d_multicast(void* destination, const CUtensorMap* map,
+                                                         std::uint64_t* barrier, int c0, int c1,
+                                                         int c2, std::uint16_t block_mask,
+                                                         std::uint64_t l2_policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(
+          shared_address(destination)),
+      "l"(reinterpret_cast<std::uint64_t>(map)), "r"(shared_address(barrier)), "r"(c0), "r"(c1),
+      "r"(c2), "h"(block_mask), "l"(l2_policy)
+      : "memory");
+}
+
 }  // namespace xstage::device

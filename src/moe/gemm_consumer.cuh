@@ -42,7 +42,7 @@ struct ConsumerBase {
     }
   }
   __device__ __forceinline__ int column(const GemmTask& task) const {
-    return (task.column_tile * Traits::kClusterBlocks + static_cast<int>(rank)) * kTileColumns;
+    return task.column_tile * Traits::kTaskColumns;
   }
 };
 
@@ -56,11 +56,10 @@ struct WeightScales {
   __device__ __forceinline__ void begin(const GemmParams& params, const GemmTask& task,
                                         int column) {
     const std::int64_t blocks = params.num_scale_columns;
-    const int tile = column / kTileColumns;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const std::int64_t matrix = Traits::kIsSwiglu ? task.expert * 2 + i : task.expert;
-      const int block = Traits::kIsSwiglu ? tile : tile * 2 + i;
+      const int block = Traits::kIsSwiglu ? column / kTileColumns : column / kScaleBlock + i;
       // Columns beyond the last are zeros, whatever their scale.
       const std::int64_t row = matrix * blocks + (block < blocks ? block : blocks - 1);
       source[i] = params.w_scales + row * params.num_steps;
@@ -199,6 +198,7 @@ struct Consumer : ConsumerBase<Traits> {
     const int first_column = this->column(task);
     // The scales of the next tile are on their way during the epilogue, if the tile is known.
     has_next = try_take_task(shared, task_idx + 1, next);
+    next = share_of<Traits>(next, this->rank);
     if constexpr (Traits::kIsFp8) {
       if (has_next && next.expert >= 0) w_scales.begin(params, next, this->column(next));
     }
@@ -213,7 +213,7 @@ struct Consumer : ConsumerBase<Traits> {
     bool is_taken = false;
     for (std::uint32_t task_idx = 0;; ++task_idx) {
       if (!is_taken) {
-        task = take_task(shared, task_idx);
+        task = share_of<Traits>(take_task(shared, task_idx), this->rank);
         if constexpr (Traits::kIsFp8) {
           if (task.expert >= 0) w_scales.begin(params, task, this->column(task));
         }

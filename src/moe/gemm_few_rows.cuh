@@ -2,9 +2,9 @@
 // take the place of the 64-row operand; up to 64 rows of A are the other one, 16, 32 or 64 wide.
 // Same sums in the same order as with many rows.
 //
-// A warpgroup has 128 columns of the tile's 256, as two blocks of 64. Accumulators acc[block][4j +
-// 2h + e]: column 64 * block + 16 * warp + l/4 + 8h, row 8j + 2(l%4) + e. With SwiGLU h = 0 is a
-// gate, h = 1 its up.
+// A warpgroup has half of a task's columns (SwiGLU 256, otherwise 128), as blocks of 64, one a pass
+// over K. Accumulators acc[block][4j + 2h + e]: column 64 * block + 16 * warp + l/4 + 8h, row 8j +
+// 2(l%4) + e. With SwiGLU h = 0 is a gate, h = 1 its up.
 #pragma once
 
 #include <cstdint>
@@ -20,37 +20,32 @@ struct FewRowsConsumer : ConsumerBase<Traits> {
   using Base::Base;
   using Base::count, Base::group, Base::params, Base::shared, Base::thread;
   template <int kN>
-  using Sums = float[2][kN / 2];
+  using Sums = float[Traits::kNumPasses][kN / 2];
 
   WeightScales<Traits> w_scales;
 
-  __device__ __forceinline__ std::uint64_t weights_descriptor(std::uint32_t stage,
-                                                              int block) const {
+  __device__ __forceinline__ std::uint64_t weights_descriptor(std::uint32_t stage) const {
     return dev::k_major_descriptor(dev::shared_address(shared.b[stage]) +
-                                   (group * 2 + block) * (64 * kStepBytes));
+                                   group * (64 * kStepBytes));
   }
   __device__ __forceinline__ std::uint64_t rows_descriptor(std::uint32_t stage) const {
     return dev::k_major_descriptor(dev::shared_address(shared.a[stage]));
   }
 
   template <int kN>
-  __device__ __forceinline__ void multiply(Sums<kN>& acc) {
-    dev::pin_registers(acc[0]);
-    dev::pin_registers(acc[1]);
+  __device__ __forceinline__ void multiply(float (&acc)[kN / 2]) {
+    dev::pin_registers(acc);
     std::uint32_t previous = 0;
 #pragma unroll 1
     for (int step = 0; step < params.num_steps; ++step, ++count) {
       const std::uint32_t stage = this->wait_stage();
+      const std::uint64_t a = weights_descriptor(stage);
       const std::uint64_t b = rows_descriptor(stage);
       dev::wgmma_fence();
 #pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        const std::uint64_t a = weights_descriptor(stage, block);
-#pragma unroll
-        for (int i = 0; i < Traits::kInstructionsPerStep; ++i) {
-          dev::Wgmma<Element, kN>::template ss<true>(acc[block], dev::advance(a, 32 * i),
-                                                     dev::advance(b, 32 * i));
-        }
+      for (int i = 0; i < Traits::kInstructionsPerStep; ++i) {
+        dev::Wgmma<Element, kN>::template ss<true>(acc, dev::advance(a, 32 * i),
+                                                   dev::advance(b, 32 * i));
       }
       dev::wgmma_commit();
       dev::wgmma_wait<1>();
@@ -58,36 +53,30 @@ struct FewRowsConsumer : ConsumerBase<Traits> {
       previous = stage;
     }
     dev::wgmma_wait<0>();
-    dev::pin_registers(acc[0]);
-    dev::pin_registers(acc[1]);
+    dev::pin_registers(acc);
     this->release(previous);
   }
 
   template <int kN>
-  __device__ __forceinline__ void multiply_scaled(Sums<kN>& acc) {
-    Sums<kN> partial;
+  __device__ __forceinline__ void multiply_scaled(float (&acc)[kN / 2]) {
+    float partial[kN / 2];
 #pragma unroll 1
     for (int step = 0; step < params.num_steps; ++step, ++count) {
       if (step % 32 == 0 && step > 0) w_scales.load(params, step);
       const float w0 = w_scales.at(0, step);
       const float w1 = w_scales.at(1, step);
-      // Of the thread's two columns a block: gate and up, or both in the same 128.
-      const float w[2] = {Traits::kIsSwiglu || group == 0 ? w0 : w1,
-                          Traits::kIsSwiglu || group == 1 ? w1 : w0};
+      // Of the thread's two columns: gate and up, or both in the same 128.
+      const float w[2] = {w0, Traits::kIsSwiglu ? w1 : w0};
       const std::uint32_t stage = this->wait_stage();
+      const std::uint64_t a = weights_descriptor(stage);
       const std::uint64_t b = rows_descriptor(stage);
-      dev::pin_registers(partial[0]);
-      dev::pin_registers(partial[1]);
+      dev::pin_registers(partial);
       dev::wgmma_fence();
+      dev::Wgmma<Element, kN>::template ss<false>(partial, a, b);
 #pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        const std::uint64_t a = weights_descriptor(stage, block);
-        dev::Wgmma<Element, kN>::template ss<false>(partial[block], a, b);
-#pragma unroll
-        for (int i = 1; i < Traits::kInstructionsPerStep; ++i) {
-          dev::Wgmma<Element, kN>::template ss<true>(partial[block], dev::advance(a, 32 * i),
-                                                     dev::advance(b, 32 * i));
-        }
+      for (int i = 1; i < Traits::kInstructionsPerStep; ++i) {
+        dev::Wgmma<Element, kN>::template ss<true>(partial, dev::advance(a, 32 * i),
+                                                   dev::advance(b, 32 * i));
       }
       dev::wgmma_commit();
       float s[kN / 4];  // of the thread's rows: 8j + 2(l%4) + e at 2j + e
@@ -99,17 +88,13 @@ struct FewRowsConsumer : ConsumerBase<Traits> {
         s[2 * j + 1] = pair.y;
       }
       dev::wgmma_wait<0>();
-      dev::pin_registers(partial[0]);
-      dev::pin_registers(partial[1]);
+      dev::pin_registers(partial);
       __syncwarp();
       this->release(stage);
 #pragma unroll
-      for (int block = 0; block < 2; ++block) {
-#pragma unroll
-        for (int i = 0; i < kN / 2; ++i) {
-          const float factor = __fmul_rn(s[i / 4 * 2 + i % 2], w[i / 2 % 2]);
-          acc[block][i] = __fmaf_rn(partial[block][i], factor, acc[block][i]);
-        }
+      for (int i = 0; i < kN / 2; ++i) {
+        const float factor = __fmul_rn(s[i / 4 * 2 + i % 2], w[i / 2 % 2]);
+        acc[i] = __fmaf_rn(partial[i], factor, acc[i]);
       }
     }
   }
@@ -151,17 +136,14 @@ struct FewRowsConsumer : ConsumerBase<Traits> {
   template <int kN>
   __device__ __forceinline__ void store_plain(const GemmTask& task, int first_column,
                                               const Sums<kN>& acc) const {
+    char* const buffer = begin_buffer();
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      char* const buffer = begin_buffer();
-#pragma unroll
-      for (int j = 0; j < kN / 8; j += 2) {
-        const float* x = acc[block] + 4 * j;
-        write_transposed(buffer, thread % 32, thread / 32 * 2, j, pack_bf16(x[0], x[1]),
-                         pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
-      }
-      store_buffer<kN, 128>(task, first_column + group * 128 + block * 64, params.n);
+    for (int j = 0; j < kN / 8; j += 2) {
+      const float* x = acc[0] + 4 * j;
+      write_transposed(buffer, thread % 32, thread / 32 * 2, j, pack_bf16(x[0], x[1]),
+                       pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
     }
+    store_buffer<kN, 128>(task, first_column + group * 64, params.n);
   }
 
   // SwiGLU of all sums: v[block][2j + e] is column 32 * block + 8 * warp + l/4 of 64, row 8j +
@@ -257,11 +239,15 @@ struct FewRowsConsumer : ConsumerBase<Traits> {
                                           GemmTask& next, bool& has_next) {
     Sums<kN> acc;
 #pragma unroll
-    for (int i = 0; i < kN / 2; ++i) acc[0][i] = acc[1][i] = 0.f;
-    if constexpr (Traits::kIsFp8) {
-      multiply_scaled<kN>(acc);
-    } else {
-      multiply<kN>(acc);
+    for (int i = 0; i < Traits::kNumPasses * (kN / 2); ++i) acc[i / (kN / 2)][i % (kN / 2)] = 0.f;
+#pragma unroll
+    for (int pass = 0; pass < Traits::kNumPasses; ++pass) {
+      if constexpr (Traits::kIsFp8) {
+        if (pass > 0 && params.num_steps > 32) w_scales.load(params, 0);
+        multiply_scaled<kN>(acc[pass]);
+      } else {
+        multiply<kN>(acc[pass]);
+      }
     }
     const int first_column = this->column(task);
     has_next = try_take_task(shared, task_idx + 1, next);

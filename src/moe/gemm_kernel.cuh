@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kNumThreads, 1)
     if (warp == 0) {
       run_loader(params, shared, rank);
     } else if (warp == 1 && rank == 0) {
-      GroupedOrder<Traits::kTileRows> order(params, blockIdx.x / Traits::kClusterBlocks,
-                                            gridDim.x / Traits::kClusterBlocks);
+      GroupedOrder<Traits::kTileRows, (Traits::kClusterBlocks > 1)> order(
+          params, blockIdx.x / Traits::kClusterBlocks, gridDim.x / Traits::kClusterBlocks);
       run_scheduler(shared, order);
     }
   } else {

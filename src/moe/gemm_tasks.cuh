@@ -7,23 +7,23 @@
 
 #include <cstdint>
 
+#include "moe/gemm_order.hpp"
 #include "moe/gemm_traits.cuh"
 
 namespace xstage::moe {
 
 struct GemmTask {
-  std::int32_t expert = -1;   // -1: no work is left
-  std::int32_t row = 0;       // first row in the pool
-  std::int32_t num_rows = 0;  // that hold tokens, up to the rows of a tile
-  std::int32_t column_tile = 0;
+  std::int32_t expert = -1;      // -1: no work is left
+  std::int32_t row = 0;          // first row in the pool
+  std::int32_t num_rows = 0;     // that hold tokens, up to the rows of a tile (a pair: of two)
+  std::int32_t column_tile = 0;  // of kTaskColumns
 };
 static_assert(sizeof(GemmTask) == sizeof(uint4));
 
-// Expert after expert; inside an expert sections of kSectionTiles row tiles, all columns of a
-// section before the next, row tiles of a column next to each other: they share the weights while
-// these are in the L2 cache. Handed out by a counter to whoever is ready, because tiles of 64 rows
-// and of 128 take different times; who computes a tile does not change its bits.
-template <int kTileRows>
+// Expert after expert, inside an expert as ExpertOrder says. Handed out by a counter to whoever is
+// ready, because tiles of 64 rows and of 128 take different times; who computes a tile does not
+// change its bits.
+template <int kTileRows, bool kIsPair>
 class GroupedOrder {
  public:
   __device__ GroupedOrder(const GemmParams& params, std::uint32_t scheduler_idx,
@@ -31,27 +31,25 @@ class GroupedOrder {
       : params_(params),
         lane_(static_cast<int>(threadIdx.x % 32)),
         num_schedulers_(num_schedulers),
-        position_(static_cast<std::int32_t>(scheduler_idx)) {}
+        ticket_(static_cast<std::int32_t>(scheduler_idx)) {}
 
   __device__ GemmTask next() {
     GemmTask task;
+    position_ = __shfl_sync(~0u, ticket_, 0);
     if (find_window()) task = make_task();
-    std::uint32_t taken = 0;
     if (lane_ == 0) {
       if (task.expert >= 0) {
-        taken = num_schedulers_ + atomicAdd(params_.num_taken, 1);
+        // Known when it is asked for, not before this task is handed out.
+        ticket_ = static_cast<std::int32_t>(num_schedulers_ + atomicAdd(params_.num_taken, 1));
       } else if (atomicInc(params_.num_done, num_schedulers_ - 1) == num_schedulers_ - 1) {
         // The last scheduler to see the end leaves the counters as it found them.
         *params_.num_taken = 0;
       }
     }
-    position_ = __shfl_sync(~0u, static_cast<std::int32_t>(taken), 0);
     return task;
   }
 
  private:
-  static constexpr int kSectionTiles = 16;
-
   // Moves the window of 32 experts, one a lane, to the one that holds the position.
   __device__ bool find_window() {
     while (position_ >= window_end_) {
@@ -75,7 +73,7 @@ class GroupedOrder {
   }
 
   __device__ std::int32_t num_tiles() const {
-    return (rows_ + kTileRows - 1) / kTileRows * params_.num_column_tiles;
+    return ExpertOrder<kTileRows, kIsPair>(rows_, params_.num_column_tiles).num_tasks();
   }
 
   __device__ GemmTask make_task() const {
@@ -84,26 +82,21 @@ class GroupedOrder {
         __ffs(static_cast<int>(__ballot_sync(~0u, mine >= 0 && mine < num_tiles()))) - 1;
     const std::int32_t tile = __shfl_sync(~0u, mine, owner);
     const std::int32_t rows = __shfl_sync(~0u, rows_, owner);
-    const std::int32_t columns = params_.num_column_tiles;
-    const std::int32_t section = tile / (kSectionTiles * columns);
-    const std::int32_t in_section = tile - section * kSectionTiles * columns;
-    const std::int32_t row_tiles =
-        min(kSectionTiles, (rows + kTileRows - 1) / kTileRows - section * kSectionTiles);
-    const std::int32_t column = in_section / row_tiles;
-    const std::int32_t row =
-        (section * kSectionTiles + in_section - column * row_tiles) * kTileRows;
+    const TileTask local =
+        ExpertOrder<kTileRows, kIsPair>(rows, params_.num_column_tiles).task(tile);
     GemmTask task;
     task.expert = window_ + owner;
-    task.row = __shfl_sync(~0u, first_row_, owner) + row;
-    task.num_rows = min(kTileRows, rows - row);
-    task.column_tile = column;
+    task.row = __shfl_sync(~0u, first_row_, owner) + local.row;
+    task.num_rows = local.num_rows;
+    task.column_tile = local.column_tile;
     return task;
   }
 
   const GemmParams& params_;
   int lane_;
   std::uint32_t num_schedulers_;
-  std::int32_t position_;
+  std::int32_t ticket_;  // lane 0: the position of the next task
+  std::int32_t position_ = 0;
   std::int32_t window_ = -32;
   std::int32_t window_end_ = 0;  // tiles of all experts up to the window's last
   // Of the lane's expert.
@@ -149,6 +142,26 @@ __device__ __forceinline__ void run_scheduler(GemmShared<Traits>& shared, Order&
     __syncwarp();
     if (task.expert < 0) break;
   }
+}
+
+// Whether the blocks of a pair share the weights of a task, not the rows.
+template <class Traits>
+__device__ __forceinline__ bool shares_weights(const GemmTask& task) {
+  return Traits::kClusterBlocks > 1 && task.num_rows > Traits::kTileRows;
+}
+// What block `rank` of its cluster has of a task.
+template <class Traits>
+__device__ __forceinline__ GemmTask share_of(GemmTask task, std::uint32_t rank) {
+  if constexpr (Traits::kClusterBlocks > 1) {
+    const int mine = static_cast<int>(rank);
+    if (shares_weights<Traits>(task)) {
+      task.row += mine * Traits::kTileRows;
+      task.num_rows = mine == 0 ? Traits::kTileRows : task.num_rows - Traits::kTileRows;
+    } else {
+      task.column_tile += mine;
+    }
+  }
+  return task;
 }
 
 // A task that is there, read and given back.

@@ -24,8 +24,8 @@ inline constexpr int kNumTaskSlots = 4;
 template <GemmType kType>
 inline constexpr int kManyRowsClusterBlocks = kType == GemmType::bf16 ? 2 : 1;
 
-// kClusterBlocks 2: pairs of thread blocks share a task. They compute neighbouring columns of the
-// same rows, and each loads half of the rows for both.
+// kClusterBlocks 2: pairs of thread blocks share a task, and each loads half of what both need:
+// weights or rows, see ExpertOrder.
 template <GemmType kType_, GemmOutput kOutput_, bool kFewRows_, int kClusterBlocks_>
 struct GemmTraits {
   static constexpr GemmType kType = kType_;
@@ -39,11 +39,18 @@ struct GemmTraits {
   static constexpr int kTileRows = kFewRows ? kMaxFewRows : 2 * kBlockRows;
   static constexpr int kStepElements = step_elements(kType);
   static constexpr int kInstructionsPerStep = 4;  // of 32 bytes along K
-  static constexpr int kNumStages = kFewRows ? 5 : 4;
+  // Few rows: 128 columns at a time over all of K, so that more of each weight row is under way at
+  // once and the last tasks are short. SwiGLU needs 256 columns for 128 of its output.
+  static constexpr int kTaskColumns = kFewRows && !kIsSwiglu ? 128 : kTileColumns;
+  static constexpr int kNumPasses = kFewRows && kIsSwiglu ? 2 : 1;
+  static constexpr int kNumStages = kFewRows ? 8 : 4;
   // Rows of one load of A.
   static constexpr int kLoadRows = kFewRows ? 16 : kBlockRows / kClusterBlocks;
   static constexpr std::uint32_t kABytes = kTileRows * kStepBytes;
-  static constexpr std::uint32_t kBBytes = kTileColumns * kStepBytes;
+  // Weight rows of one load, and of a stage.
+  static constexpr int kLoadColumns = kFewRows ? 64 : kTileColumns / kClusterBlocks;
+  static constexpr int kStageColumns = kTaskColumns / kNumPasses;
+  static constexpr std::uint32_t kBBytes = kStageColumns * kStepBytes;
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
   // Where a warpgroup (many rows: each of its warps, on its own) hands results to the copy engine.
@@ -77,7 +84,7 @@ inline constexpr std::size_t kGemmSharedBytes = sizeof(GemmShared<Traits>);
 // What one launch is given.
 struct GemmParams {
   CUtensorMap a;    // [row, element], boxes of kLoadRows rows
-  CUtensorMap w;    // [expert, row, element], boxes of 256 rows
+  CUtensorMap w;    // [expert, row, element], boxes of kLoadColumns rows
   CUtensorMap out;  // [row, element], boxes of 16 rows x 128 bytes (64 for e4m3)
   const float* a_scales;
   const float* w_scales;
@@ -90,7 +97,7 @@ struct GemmParams {
   std::int32_t num_experts;
   std::int32_t n;
   std::int32_t num_steps;          // along K
-  std::int32_t num_column_tiles;   // of 256 times the blocks of a cluster
+  std::int32_t num_column_tiles;   // of kTaskColumns
   std::int32_t num_scale_columns;  // 128-row blocks of a weight matrix (swiglu: of its gate half)
   float clamp;
   // Counters, 0 before and after a launch.

@@ -96,8 +96,9 @@ GemmParams make_params(const GroupedGemm& g) {
   GemmParams p{};
   p.a = make_map(encode, g.a, kBytes,
                  {g.k, g.pool_rows, 0, kStep, Traits::kLoadRows, CU_TENSOR_MAP_SWIZZLE_128B});
-  p.w = make_map(encode, g.w, kBytes,
-                 {g.k, g.n, g.num_experts, kStep, kTileColumns, CU_TENSOR_MAP_SWIZZLE_128B});
+  p.w =
+      make_map(encode, g.w, kBytes,
+               {g.k, g.n, g.num_experts, kStep, Traits::kLoadColumns, CU_TENSOR_MAP_SWIZZLE_128B});
   p.out = make_map(encode, g.out, kQuantises ? 1 : 2,
                    {out_columns, g.pool_rows, 0, 64, kStoreRows,
                     kQuantises ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B});
@@ -112,8 +113,7 @@ GemmParams make_params(const GroupedGemm& g) {
   p.num_experts = g.num_experts;
   p.n = g.n;
   p.num_steps = static_cast<std::int32_t>(ceil_div(g.k, kStep));
-  p.num_column_tiles =
-      static_cast<std::int32_t>(ceil_div(g.n, kTileColumns * Traits::kClusterBlocks));
+  p.num_column_tiles = static_cast<std::int32_t>(ceil_div(g.n, Traits::kTaskColumns));
   p.num_scale_columns = static_cast<std::int32_t>(ceil_div(out_columns, kScaleBlock));
   p.clamp = g.clamp;
   p.num_taken = static_cast<std::uint32_t*>(g.workspace);
