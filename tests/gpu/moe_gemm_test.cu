@@ -23,8 +23,9 @@ bool has_hopper() {
 #define REQUIRE_HOPPER() \
   if (!has_hopper()) GTEST_SKIP() << "no sm_90 GPU here"
 
-// Error of all elements together: rounding to bf16 is 1.7e-3 of normal numbers, to e4m3 2.6e-2. With
-// a clamp many elements are the same few numbers, whose rounding may be as far off as it can be.
+// Error of all elements together: rounding to bf16 is 1.7e-3 of normal numbers, to e4m3 2.6e-2.
+// With a clamp many elements are the same few numbers, whose rounding may be as far off as it can
+// be.
 double relative_bound(const Case& c) {
   if (c.clamp > 0.f) return c.type == GemmType::bf16 ? 4e-3 : 6.3e-2;
   if (c.type == GemmType::bf16) return 2e-3;
