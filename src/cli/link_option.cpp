@@ -1,7 +1,6 @@
 #include "cli/link_option.hpp"
 
 #include "cli/values.hpp"
-#include "io/metadata.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::cli {
@@ -17,21 +16,6 @@ LinkFile load_link_option(const std::string& link, Console& console) {
   LinkFile file = load_link(link);
   for (const auto& warning : file.warnings) console.warn(warning);
   return file;
-}
-
-std::string describe_pair(const LinkProfile& profile) {
-  const auto end = [](const Endpoint& endpoint) {
-    return endpoint.name.empty() ? std::string(io::to_string(endpoint.type)) : endpoint.name;
-  };
-  std::string text = fmt::format("{} -> {}", end(profile.source), end(profile.destination));
-  if (!profile.link.empty()) text += fmt::format(", {}", profile.link);
-  return text;
-}
-
-Json link_identity(const LinkProfile& profile) {
-  Json json = {{"name", profile.name}, {"sha256", profile.hash}, {"pair", describe_pair(profile)}};
-  json["date"] = profile.provenance.date.empty() ? Json(nullptr) : Json(profile.provenance.date);
-  return json;
 }
 
 std::vector<const KindFit*> select_kinds(const LinkProfile& profile, std::string_view list) {

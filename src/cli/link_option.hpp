@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/console.hpp"
+#include "io/result_json.hpp"
 #include "xstage/files.hpp"
 
 namespace xstage::cli {
@@ -17,10 +18,8 @@ void add_link_option(CLI::App& app, std::string& link);
 // Loads it and passes warnings on.
 [[nodiscard]] LinkFile load_link_option(const std::string& link, Console& console);
 
-// "NVIDIA H200 -> pinned host memory over PCIe 5 x16"
-[[nodiscard]] std::string describe_pair(const LinkProfile& profile);
-// What a result must say about the profile it rests on: name, hash, pair, date.
-[[nodiscard]] Json link_identity(const LinkProfile& profile);
+using io::describe_pair;
+using io::link_identity;
 
 // The kinds named in --kind, or all of the profile if it is empty.
 [[nodiscard]] std::vector<const KindFit*> select_kinds(const LinkProfile& profile,

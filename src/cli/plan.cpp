@@ -9,6 +9,7 @@
 #include "cli/link_option.hpp"
 #include "cli/values.hpp"
 #include "cli/verb.hpp"
+#include "io/result_json.hpp"
 #include "io/text.hpp"
 #include "io/timeline.hpp"
 #include "xstage/error.hpp"
@@ -97,52 +98,10 @@ void print_plan(const Plan& plan, const TileCosts& costs, const LinkProfile& lin
   for (const auto& note : plan.notes) console.print("note: {}\n", note);
 }
 
-// ---- JSON ----
-
-Json send_json(const Send& send) {
-  static constexpr const char* kCompletion[] = {"accepted", "read", "visible"};
-  return {{"kind", to_string(send.kind)},
-          {"chunk_bytes", send.chunk_bytes},
-          {"steps_per_chunk", send.steps_per_chunk},
-          {"completion", kCompletion[static_cast<int>(send.completion)]}};
-}
-
-Json candidate_json(const Candidate& c) {
-  Json json = {{"name", c.name},
-               {"evidence", to_string(c.evidence)},
-               {"runnable", c.runnable},
-               {"total_ns", c.total_ns},
-               {"compute_ns", c.compute_ns},
-               {"exposed_ns", c.exposed_ns},
-               {"bound_ns", c.bound_ns},
-               {"held_by", c.held_by},
-               {"split_tail", c.split_tail}};
-  json["tile_order"] = c.tile_order ? Json(to_string(*c.tile_order)) : Json(nullptr);
-  json["schedule"] = c.schedule ? Json(to_string(*c.schedule)) : Json(nullptr);
-  json["send"] = c.evidence == Evidence::measured ? Json(nullptr) : send_json(c.send);
-  return json;
-}
-
 void put_result(const Plan& plan, const TileCosts& costs, const LinkProfile& link,
                 Console& console) {
-  console.result("schema", "xstage.plan");
-  console.result("version", 1);
-  console.result("workload", plan.workload);
-  console.result("ranks", plan.num_ranks);
-  console.result("link", link_identity(link));
-  console.result("costs",
-                 {{"name", costs.name}, {"hash", costs.hash}, {"estimated", plan.estimated}});
-  console.result("shape", plan.shape);
-  console.result("sent_bytes", plan.sent_bytes);
-  console.result("drain_ns", plan.drain_ns);
-  console.result("compute_ns", plan.compute_ns);
-  console.result("choice", plan.chosen().name);
-  console.result("reason", plan.reason);
-  console.result("comparison", plan.comparison);
-  console.result("notes", plan.notes);
-  Json candidates = Json::array();
-  for (const auto& c : plan.candidates) candidates.push_back(candidate_json(c));
-  console.result("candidates", std::move(candidates));
+  const Json result = io::plan_json(plan, costs, link);
+  for (const auto& [key, value] : result.items()) console.result(key, value);
 }
 
 int list_workloads(Console& console) {

@@ -7,6 +7,7 @@
 #include "cli/link_option.hpp"
 #include "cli/values.hpp"
 #include "cli/verb.hpp"
+#include "io/result_json.hpp"
 #include "io/text.hpp"
 #include "xstage/error.hpp"
 #include "xstage/model.hpp"
@@ -205,50 +206,15 @@ void print_table(const std::vector<Case>& cases, const LinkProfile& profile, Con
   console.print("{}", table.str());
 }
 
-// ---- JSON ----
-
-Json or_null(const std::optional<double>& value) {
-  return value && std::isfinite(*value) ? Json(*value) : Json(nullptr);
-}
-
-Json to_json(const Counterfactual& c) {
-  return {{"issue_ns", c.issue_ns}, {"period_ns", c.period_ns}};
-}
-
-Json to_json(const Case& c) {
-  const Prediction& p = c.prediction;
-  Json json = {
-      {"kind", to_string(c.kind->params.kind)},
-      {"producers", c.burst.num_producers},
-      {"bytes", c.burst.bytes},
-      {"gap_ns", c.burst.gap_ns},
-      {"issue_ns", p.issue_ns},
-      {"t0_ns", p.t0_ns},
-      {"wait_ns", p.wait_ns},
-      {"period_ns", p.period_ns},
-      {"regime", p.regime == Regime::free ? "free" : "drain_limited"},
-      {"demand_bytes_per_ns", p.demand},
-      {"drain_rate_bytes_per_ns", effective_drain_rate(c.kind->params, c.burst.num_producers)},
-      {"onset_gap_ns", p.onset_gap_ns},
-      {"max_free_bytes", or_null(p.max_free_bytes)},
-      {"isolated_issue_ns", or_null(p.isolated_issue_ns)},
-      {"isolated_issue_slowest_ns", or_null(p.isolated_issue_slowest_ns)},
-      {"isolated_visible_ns", or_null(p.isolated_visible_ns)}};
-  json["first_stalled_burst"] =
-      p.first_stalled_burst_idx ? Json(*p.first_stalled_burst_idx) : Json(nullptr);
-  json["coupled"] = to_json(p.coupled);
-  json["unbounded"] = to_json(p.unbounded);
-  json["alpha_beta"] = to_json(p.alpha_beta);
-  return json;
-}
-
 int run_predict(const PredictOptions& options, Console& console) {
   const LinkProfile profile = load_link_option(options.link, console).profile;
   const auto cases = predict_cases(options, profile);
 
   Json predictions = Json::array();
   if (console.json || !options.out.empty()) {
-    for (const auto& c : cases) predictions.push_back(to_json(c));
+    for (const auto& c : cases) {
+      predictions.push_back(io::prediction_json(c.kind->params, c.burst, c.prediction));
+    }
   }
   if (!options.out.empty()) {
     Json file = {{"schema", "xstage.predictions"}, {"version", 1}};
