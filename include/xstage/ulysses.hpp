@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 
+#include "xstage/attention.hpp"
 #include "xstage/attention_order.hpp"
 #include "xstage/group.hpp"
 #include "xstage/peers.hpp"
@@ -58,7 +59,7 @@ struct AttentionCall {
   TileOrder order = TileOrder::remote_first;
   bool lse = false;  // exchange the log-sum-exp as well
   bool split_last_wave = true;
-  float rescale_threshold = 0.f;  // see AttentionOptions
+  float rescale_threshold = kRescaleAsFastest;  // see AttentionOptions
   // run() waits as well, in its own kernel where that is possible: saves the launch of wait(),
   // which then has nothing left to do.
   bool wait = false;

@@ -102,9 +102,8 @@ float* lse_of(const ExchangePlace& place, int rank) {
 void enqueue_fused(const ExchangeProblem& problem, const BoxSend& send, const ExchangePlace& place,
                    const ExchangeInputs& inputs, const ExchangeEvents& events, Stream stream) {
   ExchangeParams params{};
-  params.forward = make_forward_params(
-      problem.attention, inputs.q, inputs.k, inputs.v,
-      {problem.lse ? place.own_lse : nullptr, inputs.rescale_threshold}, inputs.workspace);
+  params.forward = make_forward_params(problem.attention, inputs.q, inputs.k, inputs.v,
+                                       {problem.lse ? place.own_lse : nullptr}, inputs.workspace);
   params.shards = problem.shards;
   for (int owner = 0; owner < problem.shards.num_ranks; ++owner) {
     params.owners[owner] = make_owner(problem, place, owner);
@@ -137,8 +136,7 @@ void enqueue_serial(const ExchangeProblem& problem, const ExchangePlace& place,
                     Stream stream) {
   enqueue_release(place, stream);
   enqueue_forward(problem.attention, inputs.q, inputs.k, inputs.v, scratch,
-                  {problem.lse ? place.own_lse : nullptr, inputs.rescale_threshold},
-                  inputs.workspace, stream);
+                  {problem.lse ? place.own_lse : nullptr}, inputs.workspace, stream);
   if (problem.lse) enqueue_lse(problem, place, stream);
   std::vector<TensorView> owners;
   PushSync sync;

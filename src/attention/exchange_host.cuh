@@ -26,7 +26,6 @@ struct ExchangePlace {
 
 struct ExchangeInputs {
   TensorView q, k, v;
-  float rescale_threshold = 0.f;
   Workspace workspace;
 };
 

@@ -119,7 +119,7 @@ ForwardParams make_forward_params(const Problem& problem, const TensorView& q, c
   params.heads_per_kv = problem.num_heads > 0 ? problem.num_heads / problem.num_kv_heads : 1;
   params.scale = problem.scale;
   params.scale_log2 = problem.scale * 1.44269504088896340736f;
-  params.keep_below = outputs.rescale_threshold;
+  params.keep_below = problem.rescale_threshold;
   params.lse = outputs.lse;
   const WorkspaceLayout layout = workspace_layout(problem);
   if (layout.bytes > 0) {
@@ -225,8 +225,7 @@ void attention_forward(const TensorView& q, const TensorView& k, const TensorVie
   check_device("lse", options.lse, device);
   if (layout.bytes > 0) check_device("workspace.data", workspace.data, device);
 
-  enqueue_forward(problem, q, k, v, out, {options.lse, options.rescale_threshold}, workspace,
-                  stream);
+  enqueue_forward(problem, q, k, v, out, {options.lse}, workspace, stream);
 }
 
 }  // namespace xstage

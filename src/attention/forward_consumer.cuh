@@ -92,16 +92,6 @@ struct Consumer {
     return (block + 1) * Traits::kBlockKeys > key_limit(group_row);
   }
 
-  // Keeps the assembler from moving the exponentials behind the wait for the P V product: sums of
-  // exponentials are never negative, and only the hardware knows.
-  __device__ __forceinline__ void finish_before_wait(const RowStats& stats) const {
-    asm volatile(
-        "{\n.reg .pred negative;\nsetp.lt.f32 negative, %0, 0f00000000;\n"
-        "@negative st.shared.f32 [%1], %0;\n}\n" ::"f"(stats.sum[0] + stats.sum[1]),
-        "r"(dev::shared_address(&shared.never_written))
-        : "memory");
-  }
-
   // Issues the first product of an item, and waits for nothing else. Without key
   // blocks the product is of whatever lies in shared memory, and nobody looks at it: a product that
   // is only sometimes in flight would make the compiler serialise all of them.
@@ -126,7 +116,7 @@ struct Consumer {
     release(&shared.k_empty[num_kv % kNumStages]);
     if (first == last) release(&shared.q_empty[group]);
     if (needs_mask(group_row, last)) mask_block(s, group_row, last);
-    online_softmax<true, Traits::kCausal, Traits::kMaxByBits>(s, stats, factor, params.scale_log2,
+    online_softmax<true, Traits::kCausal, Traits::kMaxPolicy>(s, stats, factor, params.scale_log2,
                                                               params.keep_below);
     to_operand<Element>(p, s);
 #pragma unroll
@@ -147,14 +137,13 @@ struct Consumer {
       if constexpr (Traits::kCausal) {
         if (needs_mask(group_row, block)) mask_block(s, group_row, block);
       }
-      online_softmax<false, Traits::kCausal, Traits::kMaxByBits>(
+      const bool moved = online_softmax<false, Traits::kCausal, Traits::kMaxPolicy>(
           s, stats, factor, params.scale_log2, params.keep_below);
-      if constexpr (Traits::kFinishBeforeWait) finish_before_wait(stats);
       dev::wgmma_wait<0>();
       dev::pin_registers(o);
       release(&shared.v_empty[num_kv % kNumStages]);
       to_operand<Element>(p, s);
-      rescale(o, factor);
+      if (moved) rescale(o, factor);
       ++num_kv;
     }
     dev::mbarrier_wait(&shared.v_full[num_kv % kNumStages], num_kv / kNumStages & 1);

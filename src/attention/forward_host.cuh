@@ -26,7 +26,6 @@ void check_device(const char* name, const void* pointer, int device);
 
 struct ForwardOutputs {
   float* lse = nullptr;
-  float rescale_threshold = 0.f;
 };
 
 // All parameters but the map of the output. The problem may be empty.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/forward_shape.hpp"
+#include "attention/softmax.cuh"
 #include "xstage/attention_order.hpp"
 
 namespace xstage::attention {
@@ -20,11 +21,10 @@ struct ForwardTraits {
   static constexpr bool kCausal = kCausal_;
   static constexpr int kBlockKeys = block_keys(kHeadDim, kCausal);
   static constexpr int kNumPanels = kHeadDim / kSwizzleColumns;
-  // Whether the exponentials have to be done before the wait for the P V product, see
-  // Consumer::finish_before_wait(). Faster or slower, by measurement.
-  static constexpr bool kFinishBeforeWait = kCausal && kHeadDim == 128;
-  // How row maxima are computed, see column_max_by_bits(). By measurement as well.
-  static constexpr bool kMaxByBits = kCausal || kHeadDim == 64;
+  // By measurement: what wins with one key block and mask loses with another.
+  static constexpr MaxPolicy kMaxPolicy = kCausal          ? MaxPolicy::whole_warp
+                                          : kHeadDim == 64 ? MaxPolicy::each_row_by_bits
+                                                           : MaxPolicy::each_row;
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 
@@ -62,7 +62,6 @@ struct alignas(1024) ForwardShared {
   // combines).
   std::uint32_t o_valid[kNumGroups];
   std::uint32_t is_last_part[kNumGroups];
-  float never_written;
 };
 
 template <class Traits>

@@ -87,8 +87,10 @@ void check_options(const AttentionOptions& options, std::int64_t num_key_rows) {
     refuse("kv_len is " + std::to_string(options.kv_len) + ": legal 0.." +
            std::to_string(num_key_rows) + " (the rows of k), and -1 for all");
   }
-  if (!(options.rescale_threshold >= 0.f && options.rescale_threshold <= 8.f)) {
-    refuse("rescale_threshold is " + std::to_string(options.rescale_threshold) + ": legal 0..8");
+  if (options.rescale_threshold != kRescaleAsFastest &&
+      !(options.rescale_threshold >= 0.f && options.rescale_threshold <= 8.f)) {
+    refuse("rescale_threshold is " + std::to_string(options.rescale_threshold) +
+           ": legal 0..8, and -1 for what is fastest");
   }
 }
 
@@ -162,6 +164,9 @@ Problem make_problem(const TensorView& q, const TensorView& k, const TensorView&
   p.head_dim = static_cast<std::int32_t>(q.head_dim);
   p.causal = options.causal;
   p.scale = options.scale > 0.f ? options.scale : 1.f / std::sqrt(static_cast<float>(q.head_dim));
+  p.rescale_threshold = options.rescale_threshold == kRescaleAsFastest
+                            ? (options.causal ? 8.f : 0.f)
+                            : options.rescale_threshold;
   if (q.num_batches == 0 || q.num_heads == 0 || q.num_rows == 0) return p;
 
   const std::int64_t num_tiles =

@@ -19,6 +19,7 @@ struct Problem {
   std::int32_t head_dim = 0;
   bool causal = false;
   float scale = 0.f;
+  float rescale_threshold = 0.f;
   AttentionOrder order;
   std::int32_t num_ctas = 0;  // 0: nothing to do
 };
@@ -26,7 +27,7 @@ struct Problem {
 // Counters and partial results of split tiles; offsets into the workspace. The counters come first
 // and at places that no shape's partial results overlap.
 struct WorkspaceLayout {
-  static constexpr std::size_t kCounterBytes = 8192;
+  static constexpr std::size_t kCounterBytes = kAttentionCounterBytes;
   static constexpr std::size_t kTakenOffset = 0;
   static constexpr std::size_t kDoneOffset = 4;
   static constexpr std::size_t kArrivalsOffset = 64;

@@ -91,36 +91,64 @@ __device__ __forceinline__ void column_max_by_bits(const float (&s)[kCount], flo
   max[1] = __int_as_float(largest[1]);
 }
 
-// Replaces scores by 2^((s - max) * scale_log2), updates the statistics, and gives the factors by
-// which earlier sums and outputs have to be multiplied. `kMayBeEmpty`: rows without any visible
-// key exist (their maximum is -infinity).
-// kMaxByBits: which way the maxima are computed.
-template <bool kFirst, bool kMayBeEmpty, bool kMaxByBits, int kCount>
-__device__ __forceinline__ void online_softmax(float (&s)[kCount], RowStats& stats,
+// How a row's running maximum follows its scores. The result does not depend on which reference the
+// exponentials use; its rounding and the range of the sums do.
+enum class MaxPolicy {
+  // Every row for itself, as soon as it grows by more than keep_below.
+  each_row,
+  // The same; the maxima by column_max_by_bits().
+  each_row_by_bits,
+  // All rows of a warp together, when any of them grows by more than keep_below: until then a block
+  // needs no exchange between lanes, no factors and no rescaling, one vote instead.
+  whole_warp,
+};
+
+// Replaces scores by exponentials, updates the statistics, and gives the factors by which earlier
+// outputs have to be multiplied; false: they are all 1 and not set. `kFirst`: there is nothing
+// earlier. `kMayBeEmpty`: rows without any visible key exist (their maximum is -infinity).
+template <bool kFirst, bool kMayBeEmpty, MaxPolicy kPolicy, int kCount>
+__device__ __forceinline__ bool online_softmax(float (&s)[kCount], RowStats& stats,
                                                float (&factor)[2], float scale_log2,
                                                float keep_below) {
   static_assert(kCount % 8 == 0);
   float block_max[2];
-  if constexpr (kMaxByBits) {
+  if constexpr (kPolicy == MaxPolicy::each_row_by_bits) {
     column_max_by_bits(s, block_max);
   } else {
     column_max(s, block_max);
   }
+  constexpr bool kTogether = kPolicy == MaxPolicy::whole_warp && !kFirst;
+  bool moved = !kFirst;
+  if constexpr (kTogether) {
+    moved = __any_sync(0xffffffffu, (block_max[0] - stats.max[0]) * scale_log2 > keep_below ||
+                                        (block_max[1] - stats.max[1]) * scale_log2 > keep_below);
+    if (moved) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float old_max = stats.max[h];
+        const float new_max = fmaxf(row_max(block_max[h]), old_max);
+        const float reference = kMayBeEmpty && new_max == -INFINITY ? 0.f : new_max;
+        factor[h] = device::exp2_approx((old_max - reference) * scale_log2);
+        stats.sum[h] *= factor[h];
+        stats.max[h] = new_max;
+      }
+    }
+  }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float new_max = row_max(block_max[h]);
-    if constexpr (!kFirst) {
-      // The maximum moves only when it grows by more than keep_below; the result does not depend
-      // on which reference the exponentials use, only its rounding does.
-      const float old_max = stats.max[h];
-      new_max = (new_max - old_max) * scale_log2 > keep_below || !(old_max > -INFINITY)
-                    ? fmaxf(new_max, old_max)
-                    : old_max;
-      const float reference = kMayBeEmpty && new_max == -INFINITY ? 0.f : new_max;
-      factor[h] = device::exp2_approx((old_max - reference) * scale_log2);
+    if constexpr (!kTogether) {
+      float new_max = row_max(block_max[h]);
+      if constexpr (!kFirst) {
+        const float old_max = stats.max[h];
+        new_max = (new_max - old_max) * scale_log2 > keep_below || !(old_max > -INFINITY)
+                      ? fmaxf(new_max, old_max)
+                      : old_max;
+        const float reference = kMayBeEmpty && new_max == -INFINITY ? 0.f : new_max;
+        factor[h] = device::exp2_approx((old_max - reference) * scale_log2);
+      }
+      stats.max[h] = new_max;
     }
-    stats.max[h] = new_max;
-    const float shift = kMayBeEmpty && new_max == -INFINITY ? 0.f : new_max * scale_log2;
+    const float shift = kMayBeEmpty && stats.max[h] == -INFINITY ? 0.f : stats.max[h] * scale_log2;
     float sum_a = 0.f;
     float sum_b = 0.f;
 #pragma unroll
@@ -134,10 +162,13 @@ __device__ __forceinline__ void online_softmax(float (&s)[kCount], RowStats& sta
     }
     if constexpr (kFirst) {
       stats.sum[h] = sum_a + sum_b;
+    } else if constexpr (kTogether) {
+      stats.sum[h] += sum_a + sum_b;
     } else {
       stats.sum[h] = fmaf(stats.sum[h], factor[h], sum_a + sum_b);
     }
   }
+  return moved;
 }
 
 // Multiplies the output rows by the factors; nothing to do while no maximum of the warp has moved.

@@ -136,7 +136,7 @@ void UlyssesAttention::Impl::run(const TensorView& q, const TensorView& k, const
   }
   ExchangePlace at = place;
   at.slot = next_slot;
-  ExchangeInputs inputs{q, k, v, call.rescale_threshold, {workspace->data, workspace->bytes}};
+  ExchangeInputs inputs{q, k, v, {workspace->data, workspace->bytes}};
   if (next.path == ExchangePath::fused) {
     enqueue_fused(next, box_send(options.send, max.head_dim), at, inputs, events, stream);
   } else {

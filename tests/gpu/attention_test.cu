@@ -310,9 +310,9 @@ std::vector<Case> cases() {
     o.split_last_wave = false;
     return o;
   };
-  const auto threshold = [](bool is_causal) {
+  const auto threshold = [](float powers, bool is_causal = false) {
     AttentionOptions o;
-    o.rescale_threshold = 8;
+    o.rescale_threshold = powers;
     o.causal = is_causal;
     return o;
   };
@@ -345,7 +345,7 @@ std::vector<Case> cases() {
       {"no_keys", 1, 200, 64, 2, 2, 128, bf16, valid(0)},
       {"scale", 1, 512, 512, 2, 2, 128, bf16, scaled()},
       {"large_scores", 1, 512, 2048, 2, 2, 128, bf16, {}, Layout::bshd, 4.f},
-      {"threshold_8", 1, 512, 2048, 2, 2, 128, bf16, threshold(false), Layout::bshd, 4.f},
+      {"threshold_8", 1, 512, 2048, 2, 2, 128, bf16, threshold(8), Layout::bshd, 4.f},
       {"few_sms", 2, 1000, 1000, 4, 4, 128, bf16, few_sms()},
       {"split_4608_12", 1, 4608, 4608, 12, 12, 128},
       {"not_split_4608_12", 1, 4608, 4608, 12, 12, 128, bf16, plain()},
@@ -357,7 +357,11 @@ std::vector<Case> cases() {
       {"causal_more_rows", 1, 1000, 300, 3, 3, 128, bf16, causal()},
       {"causal_valid", 1, 640, 1024, 3, 3, 128, bf16, valid(700, true)},
       {"causal_gqa", 2, 1111, 1111, 8, 2, 128, bf16, causal()},
-      {"causal_threshold", 1, 2048, 2048, 3, 3, 128, bf16, threshold(true), Layout::bshd, 4.f},
+      {"causal_threshold_8", 1, 2048, 2048, 3, 3, 128, bf16, threshold(8, true), Layout::bshd, 4.f},
+      {"causal_threshold_0", 1, 2048, 2048, 3, 3, 128, bf16, threshold(0, true)},
+      {"causal_large_scores", 2, 1000, 1500, 3, 3, 128, bf16, causal(), Layout::bshd, 16.f},
+      {"causal_long_16384", 1, 16384, 16384, 2, 2, 128, bf16, causal()},
+      {"d64_causal_17776", 1, 17776, 17776, 2, 2, 64, bf16, causal()},
       {"fp16", 1, 1000, 1000, 4, 4, 128, fp16},
       {"fp16_causal", 1, 1000, 1000, 4, 4, 128, fp16, causal()},
       {"d64", 1, 4429, 4429, 6, 6, 64},

@@ -117,10 +117,9 @@ class UlyssesRanks {
       const attention::Problem& p = problem.attention;
       const TensorView out = TensorView::bshd(local_.data(), max_.dtype, p.num_batches,
                                               p.num_query_rows, p.num_heads, p.head_dim);
-      attention::enqueue_forward(
-          p, q_of(c, problem), k_of(c, problem), v_of(c, problem), out,
-          {call.lse ? local_lse_.as<float>() : nullptr, call.rescale_threshold},
-          {workspace_.data(), workspace_.size()}, {});
+      attention::enqueue_forward(p, q_of(c, problem), k_of(c, problem), v_of(c, problem), out,
+                                 {call.lse ? local_lse_.as<float>() : nullptr},
+                                 {workspace_.data(), workspace_.size()}, {});
       const TensorView lse = TensorView::bhsd(local_lse_.data(), DataType::bf16, p.num_batches,
                                               p.num_query_rows, p.num_heads, 2);
       for (int owner = 0; owner < num_ranks_; ++owner) {
@@ -146,8 +145,7 @@ class UlyssesRanks {
     attention::enqueue_forward(p, q_of(c, problem), k_of(c, problem), v_of(c, problem),
                                TensorView::bshd(local_.data(), max_.dtype, p.num_batches,
                                                 p.num_query_rows, p.num_heads, p.head_dim),
-                               {nullptr, call.rescale_threshold},
-                               {workspace_.data(), workspace_.size()}, stream);
+                               {nullptr}, {workspace_.data(), workspace_.size()}, stream);
   }
 
   void run(const UlyssesCase& c, int rank) {
