@@ -18,6 +18,9 @@ if(TARGET xstage)
     LIBRARIES xstage::io xstage::model fmt::fmt-header-only nlohmann_json::nlohmann_json)
   target_compile_definitions(bench_exchange_test PRIVATE XSTAGE_TOOL_PATH="$<TARGET_FILE:xstage>")
   add_dependencies(bench_exchange_test xstage)
+  xstage_add_test(bench_attention_test SOURCES cli/bench_attention_test.cpp LIBRARIES xstage::io nlohmann_json::nlohmann_json)
+  target_compile_definitions(bench_attention_test PRIVATE XSTAGE_TOOL_PATH="$<TARGET_FILE:xstage>")
+  add_dependencies(bench_attention_test xstage)
 endif()
 
 # Fuzz targets. With clang, XSTAGE_FUZZ=ON builds them for libFuzzer; otherwise ctest runs a fixed

@@ -1,5 +1,6 @@
 xstage_add_test(compare_test SOURCES compare_test.cpp LIBRARIES xstage::model)
 xstage_add_test(load_loss_test SOURCES load_loss_test.cpp LIBRARIES xstage::model)
+xstage_add_test(cost_fit_test SOURCES cost_fit_test.cpp LIBRARIES xstage::model)
 xstage_add_test(send_test SOURCES send_test.cpp LIBRARIES xstage::model)
 xstage_add_test(samples_test SOURCES samples_test.cpp LIBRARIES xstage::model)
 xstage_add_test(attention_order_test SOURCES attention_order_test.cpp LIBRARIES xstage::model)

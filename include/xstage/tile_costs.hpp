@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,24 @@ struct TileCosts {
   [[nodiscard]] const AttentionCost& attention_for(DataType dtype, int head_dim) const;
   [[nodiscard]] const MoeCost& moe_for(DataType dtype) const;
 };
+
+// One measured call of attention: what the busiest SM was given, and how long the call took.
+struct AttentionTiming {
+  double num_steps = 0;  // key blocks
+  double num_tiles = 0;  // parts count as well
+  double num_parts = 0;
+  double call_ns = 0;
+};
+struct AttentionCostFit {
+  double step_ns = 0;
+  double tile_ns = 0;
+  double part_ns = 0;
+  double worst_error = 0;  // relative, over the timings
+};
+// The three costs that fit all timings best, by least squares of relative errors; none is negative:
+// what the timings cannot tell from nothing is 0. At least one timing with steps: Error(usage).
+[[nodiscard]] AttentionCostFit fit_attention_cost(std::span<const AttentionTiming> timings,
+                                                  double launch_ns);
 
 [[nodiscard]] double exchange_ns(const ExchangeCost& cost, double bytes);
 

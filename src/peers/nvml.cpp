@@ -10,6 +10,8 @@ using InitFunction = int (*)();
 using HandleFunction = int (*)(const char* uuid, void** device);
 using LinkStateFunction = int (*)(void* device, unsigned link, unsigned* active);
 using MigFunction = int (*)(void* device, unsigned* current, unsigned* pending);
+using ClockFunction = int (*)(void* device, int type, unsigned* mhz);
+using PowerFunction = int (*)(void* device, unsigned* milliwatts);
 using P2pFunction = int (*)(void* a, void* b, int capability, int* status);
 struct Memory {
   unsigned long long total, free, used;
@@ -17,6 +19,7 @@ struct Memory {
 using MemoryFunction = int (*)(void* device, Memory* memory);
 
 constexpr unsigned kMaxLinks = 18;
+constexpr int kClockSm = 1;
 constexpr int kP2pCapabilityNvlink = 2;
 
 }  // namespace
@@ -77,6 +80,24 @@ std::optional<bool> Nvml::mig_enabled(const std::string& uuid) const {
     return std::nullopt;
   }
   return current != 0;
+}
+
+std::optional<double> Nvml::sm_clock_mhz(const std::string& uuid) const {
+  const auto clock = symbol<ClockFunction>("nvmlDeviceGetClockInfo");
+  void* handle = device(uuid);
+  unsigned mhz = 0;
+  if (clock == nullptr || handle == nullptr || clock(handle, kClockSm, &mhz) != 0) {
+    return std::nullopt;
+  }
+  return mhz;
+}
+
+std::optional<double> Nvml::power_watts(const std::string& uuid) const {
+  const auto usage = symbol<PowerFunction>("nvmlDeviceGetPowerUsage");
+  void* handle = device(uuid);
+  unsigned milliwatts = 0;
+  if (usage == nullptr || handle == nullptr || usage(handle, &milliwatts) != 0) return std::nullopt;
+  return milliwatts / 1e3;
 }
 
 std::optional<bool> Nvml::nvlink_between(const std::string& a, const std::string& b) const {

@@ -18,6 +18,9 @@ class Nvml {
   [[nodiscard]] std::optional<int> num_active_nvlinks(const std::string& uuid) const;
   [[nodiscard]] std::optional<std::uint64_t> free_bytes(const std::string& uuid) const;
   [[nodiscard]] std::optional<bool> mig_enabled(const std::string& uuid) const;
+  // What the SMs run at now, and what the board draws (a mean of the last second on some boards).
+  [[nodiscard]] std::optional<double> sm_clock_mhz(const std::string& uuid) const;
+  [[nodiscard]] std::optional<double> power_watts(const std::string& uuid) const;
   // Whether the two are joined by NVLink, whatever peer access says.
   [[nodiscard]] std::optional<bool> nvlink_between(const std::string& a,
                                                    const std::string& b) const;
