@@ -17,6 +17,7 @@ demo:
 	@build/xstage demo --out build/demo --force
 
 test: setup-cuda
+	@tools/setup.sh python
 	@tools/configure.sh full -DXSTAGE_TESTS=ON
 	@cmake --build build -j $(JOBS)
 	@ctest --test-dir build -j $(JOBS) --output-on-failure --no-tests=error

@@ -27,6 +27,12 @@ else
   cuda=ON
 fi
 
+if [ "$wanted" = full ]; then
+  python=OFF
+  if have_python_headers && .venv/bin/python -c 'import nanobind, pytest' 2>/dev/null; then python=ON; fi
+  [ "$python" = ON ] || echo "no Python headers, nanobind or pytest here: the Python package is neither built nor tested"
+  set -- "-DXSTAGE_PYTHON=$python" "-DPython_EXECUTABLE=$PWD/.venv/bin/python" "$@"
+fi
 if [ "$cuda" != keep ]; then
   set -- "-DXSTAGE_CUDA=$cuda" "$@"
   if [ "$cuda" = ON ]; then

@@ -4,6 +4,7 @@
 #   tools/setup.sh build        compiler, CMake, libraries and test frameworks (Debian or Ubuntu packages)
 #   tools/setup.sh cuda         nvcc from PyPI into .venv, if no CUDA toolkit is installed
 #   tools/setup.sh cuobjdump    cuobjdump from PyPI into .venv, if the toolkit came without it
+#   tools/setup.sh python       what builds and tests the Python package, into .venv, if Python's headers are there
 #   tools/setup.sh lint         clang-format and clang-tidy 14, shellcheck
 #
 # Packages are installed when run as root; otherwise the exact command is printed and the exit code is 3.
@@ -80,6 +81,14 @@ setup_cuobjdump() {
   need_wheels nvidia-cuda-cuobjdump==13.2.78
 }
 
+setup_python() {
+  if ! have_python_headers; then
+    say "no Python headers here (python3-dev): the Python package is neither built nor tested"
+    return 0
+  fi
+  need_wheels nanobind==3.1.0 pytest==9.1.1
+}
+
 # Formatting differs between versions of clang-format, so the version is fixed.
 setup_lint() {
   need_packages shellcheck git
@@ -93,9 +102,9 @@ setup_lint() {
 }
 
 case "${1-}" in
-  build | cuda | cuobjdump | lint) "setup_$1" ;;
+  build | cuda | cuobjdump | python | lint) "setup_$1" ;;
   *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

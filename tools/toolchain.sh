@@ -43,3 +43,9 @@ find_llvm14() {
 have_gpu() {
   command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q '^GPU '
 }
+
+# Whether extension modules can be compiled for python3.
+have_python_headers() {
+  python3 -c 'import os, sysconfig
+raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' 2>/dev/null
+}
