@@ -187,7 +187,8 @@ def measure(shape, libraries, args):
            "failures": failures, "candidates": {}}
     for name, values in times.items():
         median = statistics.median(values)
-        entry = {"ms": median, "quartiles_ms": quartiles(values), "tflops": shape.flops() / median / 1e9}
+        entry = {"ms": median, "quartiles_ms": quartiles(values), "tflops": shape.flops() / median / 1e9,
+                 "samples_ms": [round(value, 6) for value in values]}
         if "cudnn" in times:
             ratios = [c / x for c, x in zip(times["cudnn"], values)]
             entry["speed_to_cudnn"] = statistics.median(ratios)
@@ -245,6 +246,14 @@ def gemm_tflops(size=8192, repeats=10):
     return 2 * size**3 / statistics.median(replay_ms(graph, repeats) for _ in range(5)) / 1e9
 
 
+def output_of(*command):
+    """What a command prints, or None where it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def load(path):
     library = ctypes.CDLL(path)
     library.xstage_attention_workspace_bytes.restype = ctypes.c_int64
@@ -254,7 +263,7 @@ def load(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", action="append", required=True,
-                        help="[NAME=]PATH[:threshold[:split]]; may be given several times")
+                        help="[NAME=]PATH[:threshold[:split]]; may be given several times; threshold -1: as fastest")
     parser.add_argument("--out", required=True)
     parser.add_argument("--shapes", choices=sorted(SHAPES), default="short")
     parser.add_argument("--rounds", type=int, default=15)
@@ -262,6 +271,7 @@ def main():
     parser.add_argument("--budget", type=float, default=1e9, help="seconds for all shapes; the rest is left out and named")
     parser.add_argument("--flash", action="store_true", help="also SDPA's flash backend")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--commit", help="of the library, for the result file; left out, git's HEAD here")
     args = parser.parse_args()
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         print("attention.py: not possible here: no sm_90 GPU", file=sys.stderr)
@@ -270,12 +280,14 @@ def main():
     libraries = []
     for text in args.library:
         name, _, rest = text.rpartition("=")
-        path, threshold, split = (*rest.split(":"), *["0", "1"][rest.count(":"):])
+        path, threshold, split = (*rest.split(":"), *["-1", "1"][rest.count(":"):])
         libraries.append((name or "xstage", load(path), float(threshold), int(split)))
     properties = torch.cuda.get_device_properties(0)
     result = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
               "gpu": properties.name, "num_sms": properties.multi_processor_count,
               "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
+              "driver": output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"),
+              "commit": args.commit or output_of("git", "rev-parse", "HEAD"),
               "command": sys.argv, "seed": args.seed, "rows": [], "left_out": []}
     with ClockLog() as clocks:
         run_all(args, libraries, result, clocks, start)
