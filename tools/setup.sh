@@ -4,7 +4,7 @@
 #   tools/setup.sh build        compiler, CMake, libraries and test frameworks (Debian or Ubuntu packages)
 #   tools/setup.sh cuda         nvcc from PyPI into .venv, if no CUDA toolkit is installed
 #   tools/setup.sh cuobjdump    cuobjdump from PyPI into .venv, if the toolkit came without it
-#   tools/setup.sh python       what builds and tests the Python package, into .venv, if Python's headers are there
+#   tools/setup.sh python       what builds and tests the Python package, into .venv; Python's headers
 #   tools/setup.sh lint         clang-format and clang-tidy 14, shellcheck
 #
 # Packages are installed when run as root; otherwise the exact command is printed and the exit code is 3.
@@ -82,6 +82,7 @@ setup_cuobjdump() {
 }
 
 setup_python() {
+  if ! have_python_headers && [ "$(id -u)" -eq 0 ]; then need_packages python3-dev; fi
   if ! have_python_headers; then
     say "no Python headers here (python3-dev): the Python package is neither built nor tested"
     return 0
