@@ -86,6 +86,9 @@ struct UlyssesOptions {
   Send send = kDefaultExchangeSend;
   ExchangePath path = ExchangePath::automatic;
   int num_sms = 0;  // SMs to use; 0: this rank's share of its GPU
+  // For comparison: as many of these SMs do nothing but send, from a copy in this rank's own
+  // memory. Fused, bf16 alone. 0: warps that the computing SMs have to spare.
+  int num_sending_sms = 0;
 };
 
 struct UlyssesStatus {

@@ -36,6 +36,26 @@ void prepare() {
       "cudaFuncSetAttribute");
 }
 
+// Carriers wait for computing CTAs: all of them have to be resident.
+void launch_with_carriers(const ExchangeParams& params, int num_ctas, Stream stream) {
+  using Element = __nv_bfloat16;
+  const auto kernel = attention_exchange_kernel<FusedTraits<Element>, true>;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  kSharedBytes<Element>),
+             "cudaFuncSetAttribute");
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(num_ctas));
+  config.blockDim = dim3(kNumThreads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(kSharedBytes<Element>);
+  config.stream = static_cast<cudaStream_t>(stream.handle);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, params), "launch");
+}
+
 template <typename Element>
 void launch(const ExchangeParams& params, int num_ctas, Stream stream) {
   prepare<Element>();
@@ -100,7 +120,8 @@ float* lse_of(const ExchangePlace& place, int rank) {
 }
 
 void enqueue_fused(const ExchangeProblem& problem, const BoxSend& send, const ExchangePlace& place,
-                   const ExchangeInputs& inputs, const ExchangeEvents& events, Stream stream) {
+                   const ExchangeInputs& inputs, const ExchangeEvents& events,
+                   const ExchangeCarriers& carriers, Stream stream) {
   ExchangeParams params{};
   params.forward = make_forward_params(problem.attention, inputs.q, inputs.k, inputs.v,
                                        {problem.lse ? place.own_lse : nullptr}, inputs.workspace);
@@ -124,7 +145,13 @@ void enqueue_fused(const ExchangeProblem& problem, const BoxSend& send, const Ex
   params.num_heads_all = problem.num_heads;
   params.slot = place.slot;
   params.wait_for_rows = problem.wait;
-  if (problem.attention.dtype == DataType::bf16) {
+  if (carriers.num_sms > 0) {
+    params.forward.out = make_tensor_map(carriers.rows, carriers.rows.num_rows, kGroupRows);
+    params.num_carriers = carriers.num_sms;
+    params.staged = carriers.staged;
+    params.send.steps_per_chunk = 0;  // no main loop runs beside a carrier's sends
+    launch_with_carriers(params, problem.attention.num_ctas + carriers.num_sms, stream);
+  } else if (problem.attention.dtype == DataType::bf16) {
     launch<__nv_bfloat16>(params, problem.attention.num_ctas, stream);
   } else {
     launch<__half>(params, problem.attention.num_ctas, stream);
@@ -173,6 +200,9 @@ void load_exchange_kernels() {
   check_cuda(
       cudaFuncGetAttributes(&attributes, attention_exchange_kernel<FusedTraits<__nv_bfloat16>>),
       "cudaFuncGetAttributes");
+  check_cuda(cudaFuncGetAttributes(&attributes,
+                                   attention_exchange_kernel<FusedTraits<__nv_bfloat16>, true>),
+             "cudaFuncGetAttributes");
   check_cuda(cudaFuncGetAttributes(&attributes, attention_exchange_kernel<FusedTraits<__half>>),
              "cudaFuncGetAttributes");
   load_forward_kernels();

@@ -35,11 +35,19 @@ struct ExchangeEvents {
   int max_items = 0;
 };
 
+// SMs that do nothing but send, for comparison; none: senders of the computing SMs do.
+struct ExchangeCarriers {
+  int num_sms = 0;                  // beside those that the problem's order is for
+  TensorView rows;                  // room for all rows of this rank's heads
+  std::uint32_t* staged = nullptr;  // two words a tile, 0 before the first call
+};
+
 [[nodiscard]] void* out_of(const ExchangePlace& place, int rank);
 [[nodiscard]] float* lse_of(const ExchangePlace& place, int rank);
 
 void enqueue_fused(const ExchangeProblem& problem, const BoxSend& send, const ExchangePlace& place,
-                   const ExchangeInputs& inputs, const ExchangeEvents& events, Stream stream);
+                   const ExchangeInputs& inputs, const ExchangeEvents& events,
+                   const ExchangeCarriers& carriers, Stream stream);
 // Attention into `scratch`, then the push kernel.
 void enqueue_serial(const ExchangeProblem& problem, const ExchangePlace& place,
                     const ExchangeInputs& inputs, const TensorView& scratch, int num_sms,

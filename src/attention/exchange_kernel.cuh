@@ -4,12 +4,13 @@
 
 #include <cstdint>
 
+#include "attention/exchange_carrier.cuh"
 #include "attention/exchange_sender.cuh"
 #include "attention/forward_kernel.cuh"
 
 namespace xstage::attention {
 
-template <class Traits>
+template <class Traits, bool kHasCarriers = false>
 __global__ void __launch_bounds__(kNumThreads, 1)
     attention_exchange_kernel(const __grid_constant__ ExchangeParams params) {
   extern __shared__ __align__(1024) char shared_bytes[];
@@ -24,19 +25,31 @@ __global__ void __launch_bounds__(kNumThreads, 1)
     dev::prefetch_tensor_map(&params.forward.v);
   }
   __syncthreads();
+  const int carrier =
+      kHasCarriers ? static_cast<int>(blockIdx.x - gridDim.x) + params.num_carriers : -1;
   if (warp < kWarpgroupThreads / 32) {
     dev::shrink_registers<Traits::kProducerRegisters>();
     if (warp == 0) {
-      if (threadIdx.x == 0) {
+      if (kHasCarriers && carrier >= 0) {
+        if (threadIdx.x == 0) run_feeder(params, shared, carrier);
+      } else if (threadIdx.x == 0) {
         run_loader(params.forward, shared.forward, ExchangeHooks<Traits>{params, shared});
       }
     } else if (warp <= kNumGroups) {
-      Sender<Traits>(params, shared, warp - 1).run();
+      if (kHasCarriers && carrier < 0) {
+        run_stager(params, shared, warp - 1);
+      } else {
+        Sender<Traits>(params, shared, warp - 1).run();
+      }
     } else {
       run_gatekeeper(params, shared);
     }
   } else {
     dev::grow_registers<Traits::kConsumerRegisters>();
+    if (kHasCarriers && carrier >= 0) {
+      look_on(shared);
+      return;
+    }
     const int group = warp / 4 - 1;
     Consumer<Traits>(params.forward, shared.forward, group,
                      static_cast<int>(threadIdx.x) % kWarpgroupThreads)

@@ -19,6 +19,7 @@ namespace xstage::attention {
 enum class ExchangeTag : std::uint32_t {
   released = static_cast<std::uint32_t>(WaitTag::first_operator_tag),  // a buffer to be free
   arrived,                                                             // rows of a call
+  staged,                                                              // rows for a carrier
 };
 
 // A rank that gets rows, itself included. Addresses as this rank's GPU sees them.
@@ -32,7 +33,8 @@ struct ExchangeOwner {
 };
 
 struct ExchangeParams {
-  ForwardParams forward;  // its map `out` is not used; lse: this rank's own, if it is exchanged
+  // Its map `out`: the staged rows, if carriers send them. Its lse: this rank's own, if exchanged.
+  ForwardParams forward;
   CUtensorMap out[kMaxFusedOwners];  // this rank's heads of each owner's buffer
   SequenceShards shards;
   ExchangeOwner owners[kMaxFusedOwners];
@@ -48,7 +50,10 @@ struct ExchangeParams {
   std::int32_t num_heads_all;  // of an owner's buffer
   std::int32_t slot;
   std::int32_t max_events;
-  bool wait_for_rows;  // the kernel ends when all rows of this rank have arrived
+  // The variant whose last CTAs do nothing but send; see exchange_carrier.cuh.
+  std::int32_t num_carriers;
+  std::uint32_t* staged;  // [tile][group]: the latest call whose rows are staged
+  bool wait_for_rows;     // the kernel ends when all rows of this rank have arrived
 };
 
 }  // namespace xstage::attention

@@ -219,6 +219,8 @@ void check_options(const UlyssesOptions& options, int num_sms) {
   if (static_cast<int>(options.path) > static_cast<int>(ExchangePath::serial)) {
     refuse("path is " + text(static_cast<int>(options.path)) + ": legal automatic, fused, serial");
   }
+  const std::int64_t available = options.num_sms > 0 ? options.num_sms : num_sms;
+  check_range("num_sending_sms", options.num_sending_sms, 0, available - 1);
   (void)box_send(options.send, 128);
 }
 
@@ -263,6 +265,11 @@ ExchangeProblem make_exchange_problem(const ExchangeRank& who, const AttentionSh
   problem.attention = make_problem(q, k, v, local, who.num_sms, {problem.shards, call.order});
   problem.reason = why_not_fused(problem.attention, options, who.num_ranks);
   problem.path = problem.reason.empty() ? ExchangePath::fused : ExchangePath::serial;
+  if (options.num_sending_sms > 0 &&
+      (problem.path != ExchangePath::fused || max.dtype != DataType::bf16)) {
+    refuse("num_sending_sms is " + text(options.num_sending_sms) +
+           ": legal 0 unless the path is fused and the dtype bf16");
+  }
   if (options.path == ExchangePath::fused && problem.path == ExchangePath::serial) {
     refuse("path is fused: not possible for " + problem.reason + "; legal automatic, serial");
   }

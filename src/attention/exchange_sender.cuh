@@ -64,6 +64,13 @@ struct ExchangeHooks {
   }
 };
 
+// The same for all orders: query block + query blocks x (head + heads x batch).
+__device__ __forceinline__ std::int32_t tile_idx(const ForwardParams& forward,
+                                                 const AttentionTile& tile) {
+  return (tile.batch * forward.num_heads + tile.head) * forward.order.num_query_blocks() +
+         tile.query_block;
+}
+
 // One warp. Tells the peers that this rank has done with earlier results, and opens the gate when
 // they have done with what lies in this call's buffers.
 template <class Traits>
@@ -88,6 +95,25 @@ __device__ __forceinline__ void run_gatekeeper(const ExchangeParams& params,
     shared.epoch = epoch;
     dev::mbarrier_arrive(&shared.gate);
   }
+}
+
+// The last act of every sender, by its warp (a lane a rank); the last of all ends the call.
+template <class Traits>
+__device__ __forceinline__ void end_sender(const ExchangeParams& params,
+                                           const ExchangeShared<Traits>& shared, int rank) {
+  bool is_last = false;
+  if (rank == 0) {
+    const std::uint32_t last = kNumGroups * gridDim.x - 1;
+    is_last = atomicInc(params.num_done, last) == last;
+    if (is_last) {
+      params.header->last_use[params.slot] = shared.epoch;
+      params.header->epoch = shared.epoch;
+    }
+  }
+  if (!params.wait_for_rows || !__shfl_sync(0xffffffffu, is_last, 0)) return;
+  if (rank >= params.shards.num_ranks) return;
+  (void)dev::wait_flag(params.wait, &params.header->arrived[rank], shared.epoch, rank,
+                       static_cast<std::uint32_t>(ExchangeTag::arrived));
 }
 
 template <class Traits>
@@ -118,7 +144,8 @@ class Sender {
       if (role_.is_leader()) dev::mbarrier_arrive(&forward.o_empty[group_]);
       if (is_valid) account(item_idx);
     }
-    end();
+    pass_gate();
+    end_sender(params_, shared_, static_cast<int>(role_.thread_idx));
   }
 
  private:
@@ -134,9 +161,7 @@ class Sender {
     const int row = group_row();
     mine_.cursor = {params_.shards, row, min(row + kGroupRows, params_.forward.num_query_rows)};
     if (!is_noted(item_idx)) return;
-    const std::int32_t column = item.tile.batch * params_.forward.num_heads + item.tile.head;
-    event(item_idx)->tile =
-        column * params_.forward.order.num_query_blocks() + item.tile.query_block;
+    event(item_idx)->tile = tile_idx(params_.forward, item.tile);
     event(item_idx)->taken_ns = dev::global_time_ns();
   }
 
@@ -264,25 +289,6 @@ class Sender {
       }
     }
     __syncwarp();
-  }
-
-  // The last sender of all ends the call.
-  __device__ __forceinline__ void end() {
-    pass_gate();
-    bool is_last = false;
-    if (role_.is_leader()) {
-      const std::uint32_t last = kNumGroups * gridDim.x - 1;
-      is_last = atomicInc(params_.num_done, last) == last;
-      if (is_last) {
-        params_.header->last_use[params_.slot] = shared_.epoch;
-        params_.header->epoch = shared_.epoch;
-      }
-    }
-    if (!params_.wait_for_rows || !__shfl_sync(0xffffffffu, is_last, 0)) return;
-    const int rank = static_cast<int>(role_.thread_idx);
-    if (rank >= params_.shards.num_ranks) return;
-    (void)dev::wait_flag(params_.wait, &params_.header->arrived[rank], shared_.epoch, rank,
-                         static_cast<std::uint32_t>(ExchangeTag::arrived));
   }
 
   // --- for a timeline ---

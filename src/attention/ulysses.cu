@@ -91,25 +91,36 @@ UlyssesAttention::Impl::Impl(PeerMemory& peers, const AttentionShape& shape, std
   check_cuda(cudaDeviceSynchronize(), "setting up");
 }
 
-TensorView UlyssesAttention::Impl::scratch_for(const ExchangeProblem& problem, Stream stream) {
-  const Problem& p = problem.attention;
-  const std::size_t bytes = static_cast<std::size_t>(p.num_batches) *
-                            static_cast<std::size_t>(p.num_query_rows) *
-                            static_cast<std::size_t>(p.num_heads * p.head_dim) * 2;
-  if (scratch.empty() || scratch.back()->bytes < bytes) {
+void* UlyssesAttention::Impl::room(std::vector<std::unique_ptr<OwnMemory>>& memory_of_calls,
+                                   std::size_t bytes, Stream stream) {
+  if (memory_of_calls.empty() || memory_of_calls.back()->bytes < bytes) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle), &status),
                "cudaStreamIsCapturing");
     if (status != cudaStreamCaptureStatusNone) {
-      refuse("the serial path needs " + std::to_string(bytes) +
+      refuse("this path needs " + std::to_string(bytes) +
              " bytes of its own, which a call of this size allocates: legal is such a call before "
              "the stream is captured");
     }
     // Calls in flight and captured ones keep what they were given.
-    scratch.push_back(std::make_unique<OwnMemory>(std::max<std::size_t>(bytes, 16)));
+    memory_of_calls.push_back(std::make_unique<OwnMemory>(std::max<std::size_t>(bytes, 16)));
   }
-  return TensorView::bshd(scratch.back()->data, p.dtype, p.num_batches, p.num_query_rows,
+  return memory_of_calls.back()->data;
+}
+
+TensorView UlyssesAttention::Impl::scratch_for(const ExchangeProblem& call, Stream stream) {
+  const Problem& p = call.attention;
+  const std::size_t bytes = static_cast<std::size_t>(p.num_batches) *
+                            static_cast<std::size_t>(p.num_query_rows) *
+                            static_cast<std::size_t>(p.num_heads * p.head_dim) * 2;
+  return TensorView::bshd(room(scratch, bytes, stream), p.dtype, p.num_batches, p.num_query_rows,
                           p.num_heads, p.head_dim);
+}
+
+std::uint32_t* UlyssesAttention::Impl::staged_for(const ExchangeProblem& call, Stream stream) {
+  const auto tiles = static_cast<std::size_t>(call.attention.order.num_tiles());
+  return static_cast<std::uint32_t*>(
+      room(staged, tiles * kNumGroups * sizeof(std::uint32_t), stream));
 }
 
 void UlyssesAttention::Impl::run(const TensorView& q, const TensorView& k, const TensorView& v,
@@ -138,7 +149,11 @@ void UlyssesAttention::Impl::run(const TensorView& q, const TensorView& k, const
   at.slot = next_slot;
   ExchangeInputs inputs{q, k, v, {workspace->data, workspace->bytes}};
   if (next.path == ExchangePath::fused) {
-    enqueue_fused(next, box_send(options.send, max.head_dim), at, inputs, events, stream);
+    ExchangeCarriers carriers;
+    if (options.num_sending_sms > 0 && next.attention.num_ctas > 0) {
+      carriers = {options.num_sending_sms, scratch_for(next, stream), staged_for(next, stream)};
+    }
+    enqueue_fused(next, box_send(options.send, max.head_dim), at, inputs, events, carriers, stream);
   } else {
     enqueue_serial(next, at, inputs, scratch_for(next, stream), share, stream);
   }

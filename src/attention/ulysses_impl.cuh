@@ -32,8 +32,12 @@ struct UlyssesAttention::Impl {
            Stream stream);
   void record(int max_tiles);
   [[nodiscard]] Timeline timeline() const;
-  // Room for the serial path's output before it is pushed.
-  TensorView scratch_for(const attention::ExchangeProblem& problem, Stream stream);
+  // Memory that only some calls need: allocated by the first, zeroed.
+  void* room(std::vector<std::unique_ptr<attention::OwnMemory>>& memory_of_calls, std::size_t bytes,
+             Stream stream);
+  // All rows of this rank's heads before they are pushed, and flags of what is there.
+  TensorView scratch_for(const attention::ExchangeProblem& call, Stream stream);
+  std::uint32_t* staged_for(const attention::ExchangeProblem& call, Stream stream);
 
   PeerMemory& memory;
   AttentionShape max;
@@ -49,6 +53,7 @@ struct UlyssesAttention::Impl {
   std::unique_ptr<attention::OwnMemory> own_lse;
   std::vector<std::unique_ptr<attention::OwnMemory>> event_memory;
   std::vector<std::unique_ptr<attention::OwnMemory>> scratch;
+  std::vector<std::unique_ptr<attention::OwnMemory>> staged;
 };
 
 }  // namespace xstage

@@ -112,6 +112,9 @@ __device__ inline std::uint64_t load_acquire_gpu(const std::uint64_t* word) {
 __device__ inline void store_release_gpu(std::uint64_t* word, std::uint64_t value) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
+__device__ inline void store_release_gpu(std::uint32_t* word, std::uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
 __device__ inline std::uint32_t add_acq_rel_gpu(std::uint32_t* counter, std::uint32_t value) {
   std::uint32_t old;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"

@@ -233,8 +233,9 @@ class UlyssesRanks {
     const PeerMemory& memory = memories[static_cast<std::size_t>(rank)];
     const int share = sm_share(num_sms_, memory.num_co_located(), memory.co_located_idx());
     return attention::make_exchange_problem(
-        {rank, num_ranks_, c.options.num_sms > 0 ? c.options.num_sms : share}, max_, c.options,
-        view(q_, c.num_rows, max_.num_heads, first, heads),
+        {rank, num_ranks_,
+         (c.options.num_sms > 0 ? c.options.num_sms : share) - c.options.num_sending_sms},
+        max_, c.options, view(q_, c.num_rows, max_.num_heads, first, heads),
         view(k_, c.num_keys, kv_heads(), first / group, kv),
         view(v_, c.num_keys, kv_heads(), first / group, kv), call);
   }

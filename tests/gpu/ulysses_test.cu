@@ -104,6 +104,12 @@ UlyssesCase random_case(Random& random, const AttentionShape& max, int num_ranks
   c.options.send = random_send(random);
   c.options.path = random.one_in(6) ? ExchangePath::serial : ExchangePath::automatic;
   if (random.one_in(3)) c.options.num_sms = static_cast<int>(random(1, 8));
+  const bool can_be_fused = !c.call.causal && max.head_dim == 128 && max.dtype == DataType::bf16;
+  if (can_be_fused && random.one_in(8)) {
+    c.options.path = ExchangePath::fused;
+    c.options.num_sms = static_cast<int>(random(2, 16));
+    c.options.num_sending_sms = static_cast<int>(random(1, c.options.num_sms - 1));
+  }
   return c;
 }
 
@@ -121,7 +127,7 @@ std::string text_of(const UlyssesCase& c, const AttentionShape& max, int num_ran
       << static_cast<int>(c.options.send.kind) << ", chunk " << c.options.send.chunk_bytes
       << " every " << c.options.send.steps_per_chunk << ", completion "
       << static_cast<int>(c.options.send.completion) << ", path " << to_string(c.options.path)
-      << ", SMs " << c.options.num_sms;
+      << ", SMs " << c.options.num_sms << " of which " << c.options.num_sending_sms << " send";
   return out.str();
 }
 
