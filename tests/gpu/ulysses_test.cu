@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "gpu/ulysses_harness.cuh"
+#include "processes.hpp"
 #include "xstage/error.hpp"
 
 namespace xstage::test {
@@ -25,6 +26,49 @@ std::string why_no_hopper() {
   if (const std::string why = why_no_hopper(); !why.empty()) { \
     GTEST_SKIP() << why;                                       \
   }
+
+UlyssesCase plain_case(std::int64_t rows) {
+  UlyssesCase c;
+  c.num_rows = c.num_keys = rows;
+  return c;
+}
+
+AttentionShape plain_shape(std::int64_t rows, std::int64_t heads, bool lse = false) {
+  AttentionShape max;
+  max.max_rows = rows;
+  max.num_heads = heads;
+  max.lse = lse;
+  return max;
+}
+
+// One process a rank; first of all cases, since this process must not have touched the GPU.
+TEST(UlyssesProcesses, RanksThatDisagreeAreToldSoAlike) {
+  const std::string job = "ulysses-" + std::to_string(::getpid());
+  const auto outcomes = testing_support::run_ranks(2, [&](int rank) -> std::string {
+    if (std::string why = why_no_hopper(); !why.empty()) return why;
+    LaunchInfo launch;
+    launch.rank = launch.local_rank = rank;
+    launch.num_ranks = launch.num_local_ranks = 2;
+    launch.job = job;
+    Group group = Group::join(launch);
+    AttentionShape max = plain_shape(300, 4);
+    PeerMemory memory =
+        PeerMemory::create(group, UlyssesAttention::buffer_bytes(plain_shape(300, 8), 2));
+    UlyssesAttention agreed(memory, max, {}, 0, &group);
+    max.num_heads = rank == 0 ? 4 : 8;
+    UlyssesAttention refused(memory, max, {}, 0, &group);
+    return "accepted";
+  });
+  if (outcomes[0].exit_code == 0 && outcomes[0].text != "accepted") {
+    GTEST_SKIP() << outcomes[0].text;
+  }
+  for (const auto& outcome : outcomes) {
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ErrorCategory::usage)) << outcome.text;
+    EXPECT_EQ(outcome.text, outcomes[0].text);
+    EXPECT_NE(outcome.text.find("heads 4"), std::string::npos) << outcome.text;
+    EXPECT_NE(outcome.text.find("heads 8"), std::string::npos) << outcome.text;
+  }
+}
 
 class Random {
  public:
@@ -166,20 +210,6 @@ TEST(Ulysses, RandomCallsMatchTheSamePlanWithAllOwnersLocal) {
   std::cout << num_cases << " cases, " << num_fused << " fused\n";
   EXPECT_GE(num_cases, 2000);
   EXPECT_GT(num_fused, num_cases / 2);
-}
-
-UlyssesCase plain_case(std::int64_t rows) {
-  UlyssesCase c;
-  c.num_rows = c.num_keys = rows;
-  return c;
-}
-
-AttentionShape plain_shape(std::int64_t rows, std::int64_t heads, bool lse = false) {
-  AttentionShape max;
-  max.max_rows = rows;
-  max.num_heads = heads;
-  max.lse = lse;
-  return max;
 }
 
 // Rows sent to ghosts lie in their images as they would lie with a real peer.
