@@ -276,7 +276,8 @@ TEST(Ulysses, GraphsReplayWithNewInputsWhileAnotherStreamHoldsAnSm) {
   REQUIRE_HOPPER();
   constexpr int kNumRanks = 4;
   constexpr int kNumReplays = 1000;
-  const AttentionShape max = plain_shape(700, 8);
+  AttentionShape max = plain_shape(700, 8);
+  max.max_rows_per_rank = 240;  // a shard and the replicated rows
   UlyssesRanks ranks(max, kNumRanks);
   UlyssesCase c = plain_case(700);
   c.call.prefix_rows = 30;
