@@ -26,7 +26,7 @@ struct AttentionOptions {
   bool split_last_wave = true;
   // The running maximum of a row moves only when it grows by more than this many powers of two.
   // 0 is the textbook algorithm. Sums and products hold values of up to 2^this: 0..8 is legal, and
-  // kRescaleAsFastest: 8 for causal, else 0.
+  // kRescaleAsFastest: what was measured to be fastest at the accuracy of 0, today 0.
   float rescale_threshold = kRescaleAsFastest;
   int num_sms = 0;  // SMs to use; 0: all
 };

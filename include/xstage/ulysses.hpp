@@ -122,6 +122,13 @@ class UlyssesAttention {
   void run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionCall& call,
            Stream stream);
 
+  // Allocates now what such a call will need, and launches nothing: the serial path and SMs that
+  // only send keep the rows of this rank's heads in memory of their own, which else the first such
+  // call allocates. Before a capture, and where several ranks share a process and a GPU: there an
+  // allocation may wait for kernels that wait for a rank which has not been called yet.
+  void reserve(const TensorView& q, const TensorView& k, const TensorView& v,
+               const AttentionCall& call);
+
   // Enqueues the wait for all rows that this rank owns, of the latest run() on the stream. After it
   // out() and lse() hold the result. Gives up at the deadline of the peer memory or when the group
   // is dead; status() and PeerMemory::check() then say why.

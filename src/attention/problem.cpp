@@ -164,9 +164,8 @@ Problem make_problem(const TensorView& q, const TensorView& k, const TensorView&
   p.head_dim = static_cast<std::int32_t>(q.head_dim);
   p.causal = options.causal;
   p.scale = options.scale > 0.f ? options.scale : 1.f / std::sqrt(static_cast<float>(q.head_dim));
-  p.rescale_threshold = options.rescale_threshold == kRescaleAsFastest
-                            ? (options.causal ? 8.f : 0.f)
-                            : options.rescale_threshold;
+  p.rescale_threshold =
+      options.rescale_threshold == kRescaleAsFastest ? 0.f : options.rescale_threshold;
   if (q.num_batches == 0 || q.num_heads == 0 || q.num_rows == 0) return p;
 
   const std::int64_t num_tiles =

@@ -40,6 +40,10 @@ void check_agreement(Group& group, const std::string& mine) {
   }
 }
 
+bool has_carriers(const UlyssesOptions& options, const ExchangeProblem& call) {
+  return options.num_sending_sms > 0 && call.attention.num_ctas > 0;
+}
+
 }  // namespace
 
 OwnMemory::OwnMemory(std::size_t size) : bytes(size) {
@@ -123,11 +127,27 @@ std::uint32_t* UlyssesAttention::Impl::staged_for(const ExchangeProblem& call, S
       room(staged, tiles * kNumGroups * sizeof(std::uint32_t), stream));
 }
 
+ExchangeProblem UlyssesAttention::Impl::problem_of(const TensorView& q, const TensorView& k,
+                                                   const TensorView& v,
+                                                   const AttentionCall& call) const {
+  return make_exchange_problem({memory.rank(), memory.num_ranks(), share_of_sms()}, max, options, q,
+                               k, v, call);
+}
+
+void UlyssesAttention::Impl::reserve(const TensorView& q, const TensorView& k, const TensorView& v,
+                                     const AttentionCall& call) {
+  const ExchangeProblem next = problem_of(q, k, v, call);
+  if (next.path == ExchangePath::serial) {
+    (void)scratch_for(next, {});
+  } else if (has_carriers(options, next)) {
+    (void)scratch_for(next, {});
+    (void)staged_for(next, {});
+  }
+}
+
 void UlyssesAttention::Impl::run(const TensorView& q, const TensorView& k, const TensorView& v,
                                  const AttentionCall& call, Stream stream) {
-  const int share = options.num_sms > 0 ? options.num_sms : num_sms;
-  const ExchangeProblem next = make_exchange_problem({memory.rank(), memory.num_ranks(), share},
-                                                     max, options, q, k, v, call);
+  const ExchangeProblem next = problem_of(q, k, v, call);
   const int device = hopper_device();
   if (device != memory.device()) {
     refuse("the current device is GPU " + std::to_string(device) + ": legal is the rank's own, " +
@@ -150,12 +170,12 @@ void UlyssesAttention::Impl::run(const TensorView& q, const TensorView& k, const
   ExchangeInputs inputs{q, k, v, {workspace->data, workspace->bytes}};
   if (next.path == ExchangePath::fused) {
     ExchangeCarriers carriers;
-    if (options.num_sending_sms > 0 && next.attention.num_ctas > 0) {
+    if (has_carriers(options, next)) {
       carriers = {options.num_sending_sms, scratch_for(next, stream), staged_for(next, stream)};
     }
     enqueue_fused(next, box_send(options.send, max.head_dim), at, inputs, events, carriers, stream);
   } else {
-    enqueue_serial(next, at, inputs, scratch_for(next, stream), share, stream);
+    enqueue_serial(next, at, inputs, scratch_for(next, stream), share_of_sms(), stream);
   }
   place.slot = next_slot;
   next_slot = (next_slot + 1) % kNumSlots;
@@ -216,6 +236,11 @@ std::size_t UlyssesAttention::buffer_bytes(const AttentionShape& max, int num_ra
 void UlyssesAttention::run(const TensorView& q, const TensorView& k, const TensorView& v,
                            const AttentionCall& call, Stream stream) {
   impl_->run(q, k, v, call, stream);
+}
+
+void UlyssesAttention::reserve(const TensorView& q, const TensorView& k, const TensorView& v,
+                               const AttentionCall& call) {
+  impl_->reserve(q, k, v, call);
 }
 
 void UlyssesAttention::wait(Stream stream) {

@@ -30,8 +30,14 @@ struct UlyssesAttention::Impl {
 
   void run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionCall& call,
            Stream stream);
+  void reserve(const TensorView& q, const TensorView& k, const TensorView& v,
+               const AttentionCall& call);
   void record(int max_tiles);
   [[nodiscard]] Timeline timeline() const;
+  [[nodiscard]] int share_of_sms() const { return options.num_sms > 0 ? options.num_sms : num_sms; }
+  [[nodiscard]] attention::ExchangeProblem problem_of(const TensorView& q, const TensorView& k,
+                                                      const TensorView& v,
+                                                      const AttentionCall& call) const;
   // Memory that only some calls need: allocated by the first, zeroed.
   void* room(std::vector<std::unique_ptr<attention::OwnMemory>>& memory_of_calls, std::size_t bytes,
              Stream stream);

@@ -156,7 +156,18 @@ class UlyssesRanks {
     op.run(q_of(c, problem), k_of(c, problem), v_of(c, problem), call, stream(rank));
     op.wait(stream(rank));
   }
+  // What run() would allocate; while ranks wait for each other nothing may be allocated or loaded.
+  void reserve(const UlyssesCase& c) {
+    const AttentionCall call = c.given();
+    for (int rank = 0; rank < num_computing_; ++rank) {
+      const attention::ExchangeProblem problem = problem_of(c, call, rank);
+      UlyssesAttention& op = ops[static_cast<std::size_t>(rank)];
+      op.set_options(c.options);
+      op.reserve(q_of(c, problem), k_of(c, problem), v_of(c, problem), call);
+    }
+  }
   void run(const UlyssesCase& c) {
+    reserve(c);
     for (int rank = 0; rank < num_computing_; ++rank) run(c, rank);
   }
 

@@ -175,13 +175,14 @@ std::string text_of(const UlyssesCase& c, const AttentionShape& max, int num_ran
   return out.str();
 }
 
+constexpr std::uint64_t kDeadlineNs = 20'000'000'000;
 constexpr int kNumShapes = 72;
 constexpr int kCasesPerShape = 30;
 
 TEST(Ulysses, RandomCallsMatchTheSamePlanWithAllOwnersLocal) {
   REQUIRE_HOPPER();
   const std::uint32_t seed = choose_seed();
-  std::cout << "seed " << seed << "\n";
+  std::cout << "seed " << seed << std::endl;
   Random random(seed);
   int num_cases = 0;
   int num_fused = 0;
@@ -189,7 +190,8 @@ TEST(Ulysses, RandomCallsMatchTheSamePlanWithAllOwnersLocal) {
   for (int shape = 0; shape < kNumShapes; ++shape) {
     const int num_ranks = 1 + shape % 8;
     const AttentionShape max = random_shape(random, num_ranks);
-    UlyssesRanks ranks(max, num_ranks);
+    // Far longer than a case takes; a rank that is not served is then named.
+    UlyssesRanks ranks(max, num_ranks, {}, kDeadlineNs);
     for (int i = 0; i < kCasesPerShape; ++i) {
       const UlyssesCase c = random_case(random, max, num_ranks);
       ranks.fill(c, static_cast<std::uint32_t>(random(0, 1 << 20)));
@@ -325,13 +327,16 @@ TEST(Ulysses, TenThousandCalls) {
   const int sizes[] = {2, 3, 8};
   for (const int num_ranks : sizes) {
     const AttentionShape max = plain_shape(300, 8);
-    UlyssesRanks ranks(max, num_ranks);
+    UlyssesRanks ranks(max, num_ranks, {}, kDeadlineNs);
     UlyssesCase c = plain_case(300);
     c.call.suffix_rows = 0;
     ranks.fill(c, 1);
     ranks.poison();
     ranks.expect(c, 0);
     ranks.expect(c, 1);
+    (void)ranks.take_different();  // nothing is loaded while ranks wait for each other
+    c.options.path = ExchangePath::serial;
+    ranks.reserve(c);
     check(cudaDeviceSynchronize(), "reference");
     const std::size_t bytes = ranks.layout().out_bytes;
     const int calls = kNumCalls / static_cast<int>(std::size(sizes)) + 1;
