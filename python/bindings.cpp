@@ -154,6 +154,7 @@ NB_MODULE(_native, module) {
   module.def("plan", &plan_workload, nb::arg("workload"), nb::arg("link"), nb::arg("costs"),
              nb::arg("ranks"));
   bind_attention(module);
+  bind_moe(module);
 }
 
 }  // namespace xstage::python

@@ -6,5 +6,6 @@
 namespace xstage::python {
 
 void bind_attention(nanobind::module_& module);
+void bind_moe(nanobind::module_& module);
 
 }  // namespace xstage::python

@@ -4,6 +4,8 @@
     xstage.predict(link, producers=132, bytes="32K", gap="8us")
     xstage.plan("flux.1-dev-1024", link=link, ranks=2)
     out = xstage.attention(q, k, v, causal=True)    # CUDA tensors, on the current stream
+    buf = xstage.get_symm_buffer_for_mega_moe(None, experts, tokens, top_k, hidden, intermediate)
+    xstage.fp8_mega_moe(y, l1, l2, buf)             # experts spread over the launcher's ranks
 
 Results are frozen dataclasses with .to_dict(). Sizes are bytes or text ("32K"), times nanoseconds or
 text ("8us"). Whatever is impossible raises xstage.Error with .category and .exit_code.
@@ -16,12 +18,16 @@ from pathlib import Path as _Path
 
 from . import _native
 from ._attention import attention, attention_workspace
+from ._moe import (
+    MoeBuffer, fp8_mega_moe, get_symm_buffer_for_mega_moe, quantize_weights, transform_weights_for_mega_moe,
+)
 from ._native import Error, __version__, has_cuda
 from ._results import Candidate, Counterfactual, Link, Plan, Prediction, Send
 
 __all__ = [
-    "Candidate", "Counterfactual", "Error", "Link", "Plan", "Prediction", "Send", "__version__",
-    "attention", "attention_workspace", "has_cuda", "load_link", "plan", "predict",
+    "Candidate", "Counterfactual", "Error", "Link", "MoeBuffer", "Plan", "Prediction", "Send", "__version__",
+    "attention", "attention_workspace", "fp8_mega_moe", "get_symm_buffer_for_mega_moe", "has_cuda", "load_link", "plan",
+    "predict", "quantize_weights", "transform_weights_for_mega_moe",
 ]
 
 
