@@ -15,7 +15,7 @@ import sys
 
 BEGIN, END = "<!-- exchange tables: begin -->", "<!-- exchange tables: end -->"
 SERIAL = ("push", "copy-engine", "chunked")
-FUSED = ("burst", "paced", "fine", "coupled", "linear", "registers")
+FUSED = ("burst", "paced", "fine", "coupled", "linear", "senders", "registers")
 PEERS = {"local_ghosts": "ghosts in the same GPU", "host_ghosts": "ghosts in pinned host memory",
          "peer_ghosts": "ghosts on the other GPU", "real": "every rank computes"}
 

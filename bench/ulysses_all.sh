@@ -54,6 +54,7 @@ exchanges="
 real-2  | h200-nv18       | $real_sizes --ranks 2 --peers real
 peer-8  | h200-nv18       | $ghost_sizes --ranks 8 --peers peer
 local-8 | h200-nv18       | $local_sizes --ranks 8 --peers local --ways push,copy-engine,chunked,burst,paced,fine,coupled,linear,registers
+send-8  | h200-nv18       | 8192x32 16384x32 32768x32 --ranks 8 --peers local --ways push,burst,linear,senders
 host-8  | h200-host-pcie5 | $host_sizes_8 --ranks 8 --peers host
 host-2  | h200-host-pcie5 | $host_sizes_2 --ranks 2 --peers host
 "

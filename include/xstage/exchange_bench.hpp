@@ -38,6 +38,7 @@ struct ExchangeCandidate {
                               // flags, nothing crosses a link
   bool with_inputs = false;   // q, k and v are exchanged first, pushed by their rows' owners: a
                               // whole block
+  int num_sending_sms = 0;    // fused: SMs that do nothing but send
   int num_chunks = 4;         // chunked
   int num_send_sms = 8;       // chunked: SMs that only send
 };

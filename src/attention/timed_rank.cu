@@ -44,6 +44,13 @@ AttentionShape operator_shape(const TimedShape& shape) {
   return max;
 }
 
+UlyssesOptions operator_options(const ExchangeCandidate& candidate) {
+  UlyssesOptions o;
+  o.send = candidate.send;
+  o.num_sending_sms = candidate.num_sending_sms;
+  return o;
+}
+
 // Where a chunk of rows begins: whole tiles, except at the end.
 std::int32_t chunk_begin(std::int32_t rows, int num_chunks, int chunk) {
   constexpr std::int32_t kTileRows = 128;
@@ -146,6 +153,15 @@ TimedRank::TimedRank(const TimedShape& shape, PeerMemory memory, std::uint64_t s
   serial_plan_ = gather_plan(shape.shards(rank_), result(rank_), destinations);
   load_push_kernels();
   if (any_fused(candidates)) fused_ = std::make_unique<Fused>(memory_, shape, group);
+  for (const ExchangeCandidate& c : candidates) {  // no rank may allocate while another one waits
+    if (c.way != ExchangeWay::fused || c.local_owners) continue;
+    try {
+      fused_->op.set_options(operator_options(c));
+      fused_->op.reserve(query(rank_), key(rank_), value(rank_), call(c));
+    } catch (const Error& error) {  // enqueue() refuses it again, and is asked why
+      if (error.category() != ErrorCategory::usage) throw;
+    }
+  }
   if (any_block(shape, candidates)) {
     inputs_ = std::make_unique<TimedInputs>(
         shape, memory_, layout_.inputs,
@@ -228,9 +244,7 @@ void TimedRank::enqueue(const ExchangeCandidate& candidate) {
   if (candidate.with_inputs) inputs_->enqueue({stream_.get()});
   if (candidate.way == ExchangeWay::fused) {
     Fused& fused = candidate.local_owners ? *twin_ : *fused_;
-    UlyssesOptions o;
-    o.send = candidate.send;
-    fused.op.set_options(o);
+    fused.op.set_options(operator_options(candidate));
     fused.op.run(in.q, in.k, in.v, call(candidate), {stream_.get()});
     // Calls take two buffers in turn; a captured one keeps its own.
     fused_offsets_[candidate.name] =

@@ -242,7 +242,8 @@ Action setup_bench_exchange(CLI::App& app) {
       ->capture_default_str();
   add("--ways", options->ways,
       "Besides attention alone: push, copy-engine, chunked, burst, burst-local, paced, fine, "
-      "coupled, linear, registers, block-push, block-burst (docs/exchange.md); left out: all",
+      "coupled, linear, senders, registers, block-push, block-burst (docs/exchange.md); left out: "
+      "all but senders",
       "LIST");
   add_link_option(app, options->link);
   add("--costs", options->costs, "Tile costs, by name or file; left out: h200", "NAME|FILE");

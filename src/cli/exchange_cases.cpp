@@ -128,13 +128,18 @@ std::vector<ExchangeCandidate> exchange_candidates(const AttentionWorkload& work
   all.push_back(fused("fine", fine, TileOrder::remote_first));
   all.push_back(fused("coupled", coupled, TileOrder::remote_first));
   all.push_back(fused("linear", burst, TileOrder::linear));
+  all.push_back(fused("senders", burst, TileOrder::linear));
+  all.back().num_sending_sms = 8;
   all.push_back(fused("registers", registers, TileOrder::remote_first));
   all.push_back(all[1]);
   all.back().name = "block-push";
   all.back().with_inputs = true;
   all.push_back(fused("block-burst", burst, TileOrder::remote_first));
   all.back().with_inputs = true;
-  if (words.empty()) return all;
+  if (words.empty()) {
+    std::erase_if(all, [](const auto& c) { return c.num_sending_sms > 0; });
+    return all;
+  }
   std::vector<ExchangeCandidate> some = {all.front()};  // everything is compared with it
   for (const std::string& word : words) {
     const auto found =

@@ -60,7 +60,8 @@ class Predictor {
     AttentionRun fused = run_;
     fused.order = candidate.order;
     fused.split_tail = splits(fused);
-    p.increment_ns = total_ns(fused, candidate.send, kind) - p.alone_ns + inputs;
+    p.increment_ns =
+        total_ns(fused, candidate.send, kind, candidate.num_sending_sms) - p.alone_ns + inputs;
     return p;
   }
 
@@ -117,9 +118,11 @@ class Predictor {
            element_bytes(w.dtype);
   }
 
-  [[nodiscard]] double total_ns(const AttentionRun& run, const Send& send, StoreKind kind) const {
+  // SMs that only send are simulated as computing ones that are not there.
+  [[nodiscard]] double total_ns(const AttentionRun& run, const Send& send, StoreKind kind,
+                                int num_sending_sms = 0) const {
     SimMachine machine;
-    machine.num_sms = costs_.num_sms;
+    machine.num_sms = costs_.num_sms - num_sending_sms;
     machine.barrier_ns = costs_.barrier_ns;
     machine.both_directions = peers_ == ExchangePeers::real;
     if (link_ != nullptr) {
