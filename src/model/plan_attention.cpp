@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <future>
 #include <limits>
+#include <vector>
 
 #include "model/plan_parts.hpp"
 #include "xstage/error.hpp"
@@ -47,7 +49,12 @@ class AttentionPlanner {
 
   void run() {
     describe();
-    for (const Spec& spec : specs()) plan_.candidates.push_back(evaluate(spec));
+    // Beside each other: a simulation reads nothing that another one writes.
+    std::vector<std::future<Candidate>> candidates;
+    for (const Spec& spec : specs()) {
+      candidates.push_back(std::async(std::launch::async, [this, spec] { return evaluate(spec); }));
+    }
+    for (auto& candidate : candidates) plan_.candidates.push_back(candidate.get());
     if (plan_.num_ranks > 1) add_serial();
     choose(plan_, 0.003);
     if (plan_.num_ranks == 1) plan_.compute_ns = plan_.chosen().compute_ns;
