@@ -49,7 +49,16 @@ bool has_carriers(const UlyssesOptions& options, const ExchangeProblem& call) {
 OwnMemory::OwnMemory(std::size_t size) : bytes(size) {
   if (bytes == 0) return;
   check_cuda(cudaMalloc(&data, bytes), "cudaMalloc");
-  check_cuda(cudaMemset(data, 0, bytes), "cudaMemset");
+  // cudaMemset() returns before the zeros are written, and no stream that does not block waits for
+  // them: they would land on what a first call has written. The default stream may be waiting for a
+  // rank that has not been called yet, hence one for the zeros alone.
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  const cudaError_t enqueued = cudaMemsetAsync(data, 0, bytes, stream);
+  const cudaError_t written = cudaStreamSynchronize(stream);
+  (void)cudaStreamDestroy(stream);
+  check_cuda(enqueued, "cudaMemsetAsync");
+  check_cuda(written, "cudaMemsetAsync");
 }
 OwnMemory::~OwnMemory() {
   if (data != nullptr) (void)cudaFree(data);
