@@ -148,12 +148,16 @@ UlyssesCase random_case(Random& random, const AttentionShape& max, int num_ranks
   c.options.send = random_send(random);
   c.options.path = random.one_in(6) ? ExchangePath::serial : ExchangePath::automatic;
   if (random.one_in(3)) c.options.num_sms = static_cast<int>(random(1, 8));
-  const bool can_be_fused = !c.call.causal && max.head_dim == 128 && max.dtype == DataType::bf16;
-  if (can_be_fused && random.one_in(8)) {
-    c.options.path = ExchangePath::fused;
-    c.options.num_sms = static_cast<int>(random(2, 16));
-    c.options.num_sending_sms = static_cast<int>(random(1, c.options.num_sms - 1));
-  }
+  return c;
+}
+
+// The variant with SMs that only send: a cooperative launch, which other cases do without.
+UlyssesCase random_carrier_case(Random& random, const AttentionShape& max, int num_ranks) {
+  UlyssesCase c = random_case(random, max, num_ranks);
+  c.call.causal = false;
+  c.options.path = ExchangePath::fused;
+  c.options.num_sms = static_cast<int>(random(2, 16));
+  c.options.num_sending_sms = static_cast<int>(random(1, c.options.num_sms - 1));
   return c;
 }
 
@@ -179,6 +183,20 @@ constexpr std::uint64_t kDeadlineNs = 20'000'000'000;
 constexpr int kNumShapes = 72;
 constexpr int kCasesPerShape = 30;
 
+// Bytes of all buffers that are not as expected after one call of all ranks. Throws if a wait of
+// theirs has failed.
+std::uint64_t num_different(UlyssesRanks& ranks, const UlyssesCase& c, std::uint32_t seed,
+                            int slot) {
+  ranks.fill(c, seed);
+  ranks.poison();
+  ranks.expect(c, slot);
+  check(cudaDeviceSynchronize(), "reference");
+  ranks.run(c);
+  check(cudaDeviceSynchronize(), "run");
+  ranks.check_groups();
+  return ranks.take_different();
+}
+
 TEST(Ulysses, RandomCallsMatchTheSamePlanWithAllOwnersLocal) {
   REQUIRE_HOPPER();
   const std::uint32_t seed = choose_seed();
@@ -194,14 +212,10 @@ TEST(Ulysses, RandomCallsMatchTheSamePlanWithAllOwnersLocal) {
     UlyssesRanks ranks(max, num_ranks, {}, kDeadlineNs);
     for (int i = 0; i < kCasesPerShape; ++i) {
       const UlyssesCase c = random_case(random, max, num_ranks);
-      ranks.fill(c, static_cast<std::uint32_t>(random(0, 1 << 20)));
-      ranks.poison();
-      ranks.expect(c, i % attention::kNumSlots);
-      check(cudaDeviceSynchronize(), "reference");
-      ranks.run(c);
-      check(cudaDeviceSynchronize(), "run");
-      ranks.check_groups();
-      const std::uint64_t different = ranks.take_different();
+      const std::uint32_t fill = static_cast<std::uint32_t>(random(0, 1 << 20));
+      std::uint64_t different = 0;
+      ASSERT_NO_THROW(different = num_different(ranks, c, fill, i % attention::kNumSlots))
+          << "case " << num_cases << ": " << text_of(c, max, num_ranks);
       num_failed += different != 0 ? 1 : 0;
       EXPECT_EQ(different, 0u) << "case " << num_cases << ": " << text_of(c, max, num_ranks);
       ASSERT_LT(num_failed, 5);
@@ -212,6 +226,27 @@ TEST(Ulysses, RandomCallsMatchTheSamePlanWithAllOwnersLocal) {
   std::cout << num_cases << " cases, " << num_fused << " fused\n";
   EXPECT_GE(num_cases, 2000);
   EXPECT_GT(num_fused, num_cases / 2);
+}
+
+TEST(Ulysses, SmsThatOnlySendGiveTheSameBits) {
+  REQUIRE_HOPPER();
+  const std::uint32_t seed = choose_seed();
+  std::cout << "seed " << seed << std::endl;
+  Random random(seed);
+  for (int num_ranks = 1; num_ranks <= 8; ++num_ranks) {
+    AttentionShape max = random_shape(random, num_ranks);
+    max.dtype = DataType::bf16;
+    max.head_dim = 128;
+    UlyssesRanks ranks(max, num_ranks, {}, kDeadlineNs);
+    for (int i = 0; i < kCasesPerShape; ++i) {
+      const UlyssesCase c = random_carrier_case(random, max, num_ranks);
+      std::uint64_t different = 0;
+      ASSERT_NO_THROW(different = num_different(ranks, c, static_cast<std::uint32_t>(i),
+                                                i % attention::kNumSlots))
+          << text_of(c, max, num_ranks);
+      ASSERT_EQ(different, 0u) << text_of(c, max, num_ranks);
+    }
+  }
 }
 
 // Rows sent to ghosts lie in their images as they would lie with a real peer.
@@ -229,14 +264,9 @@ TEST(Ulysses, GhostsGetWhatPeersWouldGet) {
         c.options.send.kind = kind;
         c.options.path = path;
         for (int call = 0; call < 5; ++call) {
-          ranks.fill(c, static_cast<std::uint32_t>(call));
-          ranks.poison();
-          ranks.expect(c, call % attention::kNumSlots);
-          check(cudaDeviceSynchronize(), "reference");
-          ranks.run(c);
-          check(cudaDeviceSynchronize(), "run");
-          ranks.check_groups();
-          EXPECT_EQ(ranks.take_different(), 0u)
+          EXPECT_EQ(num_different(ranks, c, static_cast<std::uint32_t>(call),
+                                  call % attention::kNumSlots),
+                    0u)
               << "host " << (placement == Placement::host) << ", kind " << static_cast<int>(kind)
               << ", " << to_string(path) << ", call " << call;
         }
