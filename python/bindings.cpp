@@ -47,24 +47,6 @@ nb::object to_python(const io::Json& json) {
   }
 }
 
-const char* category_name(ErrorCategory category) {
-  switch (category) {
-    case ErrorCategory::check_failed:
-      return "check_failed";
-    case ErrorCategory::usage:
-      return "usage";
-    case ErrorCategory::not_possible:
-      return "not_possible";
-    case ErrorCategory::runtime:
-      return "runtime";
-    case ErrorCategory::timeout:
-      return "timeout";
-    case ErrorCategory::bad_file:
-      return "bad_file";
-  }
-  return "unknown";
-}
-
 // xstage.Error with the category and the tool's exit code as attributes.
 void register_error(nb::module_& module) {
   const nb::object type =
@@ -80,7 +62,7 @@ void register_error(nb::module_& module) {
         } catch (const Error& error) {
           const nb::handle error_type(static_cast<PyObject*>(payload));
           nb::object instance = error_type(error.what());
-          instance.attr("category") = category_name(error.category());
+          instance.attr("category") = std::string(to_string(error.category()));
           instance.attr("exit_code") = error.exit_code();
           PyErr_SetObject(error_type.ptr(), instance.ptr());
         }

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace xstage {
 
@@ -15,6 +16,24 @@ enum class ErrorCategory : int {
   timeout = 5,       // a deadline passed or a peer was lost
   bad_file = 6,      // a file is unreadable, damaged or of another version
 };
+
+[[nodiscard]] constexpr std::string_view to_string(ErrorCategory category) noexcept {
+  switch (category) {
+    case ErrorCategory::check_failed:
+      return "check_failed";
+    case ErrorCategory::usage:
+      return "usage";
+    case ErrorCategory::not_possible:
+      return "not_possible";
+    case ErrorCategory::runtime:
+      return "runtime";
+    case ErrorCategory::timeout:
+      return "timeout";
+    case ErrorCategory::bad_file:
+      return "bad_file";
+  }
+  return "unknown";
+}
 
 class Error : public std::runtime_error {
  public:

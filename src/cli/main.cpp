@@ -24,24 +24,6 @@ constexpr VerbInfo kVerbs[] = {
 #undef XSTAGE_VERB
 };
 
-std::string_view category_name(ErrorCategory category) {
-  switch (category) {
-    case ErrorCategory::check_failed:
-      return "check_failed";
-    case ErrorCategory::usage:
-      return "usage";
-    case ErrorCategory::not_possible:
-      return "not_possible";
-    case ErrorCategory::runtime:
-      return "runtime";
-    case ErrorCategory::timeout:
-      return "timeout";
-    case ErrorCategory::bad_file:
-      return "bad_file";
-  }
-  return "unknown";
-}
-
 std::string version_text() {
 #ifdef XSTAGE_HAS_PROBE
   constexpr std::string_view kParts = "with CUDA";
@@ -144,7 +126,7 @@ int main(int argc, char** argv) {
   const auto report = [&console](const std::string& message, ErrorCategory category) {
     const int code = static_cast<int>(category);
     try {
-      console.fail(message, xstage::cli::category_name(category), code);
+      console.fail(message, xstage::to_string(category), code);
     } catch (const std::exception&) {
       // stdout is gone as well; the exit code still tells.
     }
