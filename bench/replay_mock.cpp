@@ -2,14 +2,18 @@
 // peer after each, sent in bursts, paced or coupled, by a spare warp or by the consumers. Step and
 // tile times come from the run without communication alone.
 //
-//   replay_mock TABLES.json LINK.json > bench/results/simulator_replay_mock.csv
+//   replay_mock TABLES.json LINK.json [SPREAD_NS] > bench/results/simulator_replay_mock.csv
+//
+// SPREAD_NS: of late loads, instead of the simulator's own.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,7 +79,7 @@ bool parse_case(const std::string& name, SimSender& sender) {
   return false;
 }
 
-int run(const char* tables_path, const char* link_path) {
+int run(const char* tables_path, const char* link_path, std::optional<double> spread_ns) {
   const LinkProfile profile = read_link(link_path).profile;
   std::ifstream stream(tables_path);
   const auto file = nlohmann::json::parse(stream);
@@ -114,6 +118,7 @@ int run(const char* tables_path, const char* link_path) {
     }
     SimMachine machine;
     machine.link = profile.kind(StoreKind::bulk).params;
+    if (spread_ns) machine.load_jitter_ns = *spread_ns;
     SimOptions options;
     options.segment_bytes = 1024;
     MockProgram program(machine.num_sms, cell.num_tiles, steps, step_ns, tile_ns, true);
@@ -140,12 +145,13 @@ int run(const char* tables_path, const char* link_path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: replay_mock TABLES.json LINK.json\n");
+  if (argc != 3 && argc != 4) {
+    std::fprintf(stderr, "usage: replay_mock TABLES.json LINK.json [SPREAD_NS]\n");
     return 2;
   }
   try {
-    return run(argv[1], argv[2]);
+    return run(argv[1], argv[2],
+               argc == 4 ? std::optional(std::strtod(argv[3], nullptr)) : std::nullopt);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "replay_mock: error: %s\n", error.what());
     return 6;
